@@ -1,0 +1,2 @@
+//! reaper.
+fn main() {}

@@ -1,0 +1,2 @@
+//! scheduler.
+fn main() {}

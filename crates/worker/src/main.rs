@@ -1,0 +1,2 @@
+//! worker.
+fn main() {}
