@@ -1,0 +1,74 @@
+//! Flags that every binary has.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Human if standard error is a terminal, else JSON.
+    #[default]
+    Auto,
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Human,
+}
+
+/// Flags for logs, metrics and traces.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Telemetry")]
+pub struct TelemetryArgs {
+    /// Form of the log lines on standard error.
+    #[arg(long, value_enum, default_value_t, env = "FENCEPOST_LOG_FORMAT")]
+    pub log_format: LogFormat,
+
+    /// What is logged: a level, or directives such as `info,scheduler=debug`.
+    #[arg(long, default_value = "info", env = "FENCEPOST_LOG", value_name = "FILTER")]
+    pub log_filter: String,
+
+    /// Serves /metrics, /healthz and /readyz here, without TLS. Off unless set; a port alone means loopback.
+    #[arg(long, env = "FENCEPOST_METRICS_LISTEN", value_name = "[ADDR:]PORT", value_parser = parse_listen)]
+    pub metrics_listen: Option<SocketAddr>,
+
+    /// Exports traces and metrics to this OTLP endpoint over gRPC, such as http://127.0.0.1:4317. Off unless set.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", hide_env_values = true)]
+    pub otlp_endpoint: Option<String>,
+}
+
+impl Default for TelemetryArgs {
+    fn default() -> Self {
+        Self { log_format: LogFormat::Auto, log_filter: "info".to_owned(), metrics_listen: None, otlp_endpoint: None }
+    }
+}
+
+impl TelemetryArgs {
+    /// The endpoint to export to, if there is one. An empty value is none.
+    pub(crate) fn endpoint(&self) -> Option<&str> {
+        self.otlp_endpoint.as_deref().map(str::trim).filter(|endpoint| !endpoint.is_empty())
+    }
+}
+
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    text.parse().map_err(|_| "must be a port, or an address with a port such as 0.0.0.0:9464".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_means_loopback() {
+        assert_eq!(parse_listen("9464"), Ok(SocketAddr::from(([127, 0, 0, 1], 9464))));
+        assert_eq!(parse_listen("0.0.0.0:9464"), Ok(SocketAddr::from(([0, 0, 0, 0], 9464))));
+        assert!(parse_listen("metrics.example:9464").is_err());
+    }
+
+    #[test]
+    fn an_empty_endpoint_is_none() {
+        let args = TelemetryArgs { otlp_endpoint: Some(" ".to_owned()), ..TelemetryArgs::default() };
+        assert_eq!(args.endpoint(), None);
+    }
+}
