@@ -1,1 +1,48 @@
-//! queue-store.
+//! All SQL of Fencepost: each state transition is one function here, and nowhere else.
+//!
+//! Functions take a connection, so the caller owns the transaction. A change of state takes the value that proves the
+//! right to make it: a [`Holder`] settles, an [`Owner`] claims, renews and takes back, a [`Warden`] reaps. Zero rows
+//! changed means that the right was lost.
+
+mod claim;
+mod connect;
+mod endings;
+mod enqueue;
+mod error;
+mod inspect;
+mod lease;
+mod lookup;
+mod migrate;
+mod place;
+mod promote;
+mod reap;
+mod registry;
+mod scheduler;
+mod session;
+mod settle;
+mod take_back;
+mod tidy;
+
+pub use claim::{Claim, ClaimRequest, Claimed, SlotRequest, claim};
+pub use connect::{Store, StoreConfig};
+pub use endings::{Ending, settle_endings};
+pub use enqueue::{EnqueueRow, Enqueued, enqueue};
+pub use error::StoreError;
+pub use inspect::{AttemptRecord, JobRecord, QueueCounts, job, queue_counts};
+pub use lookup::{Past, look_up};
+pub use migrate::{check_schema, migrate};
+pub use place::Lows;
+pub use promote::{Promoted, promote};
+pub use reap::{
+    Expired, Reaped, Warden, acquire_maintenance, expire_sessions, note_pass, passed_ago, reap_page,
+    release_maintenance,
+};
+pub use registry::{Lane, Registry};
+pub use scheduler::{SchedulerId, beat, register_scheduler, retire_scheduler};
+pub use session::{HeldLease, Hello, Owner, Renewal, Session, close_session, held_leases, hello, renew};
+pub use settle::{Holder, SettledEffect, Succeeding, settle_succeeded};
+pub use take_back::{Unheld, take_back};
+pub use tidy::{Tidied, audit, tidy};
+
+/// The connection that every function here works on.
+pub use sqlx::PgConnection;

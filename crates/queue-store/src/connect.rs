@@ -1,0 +1,120 @@
+//! Connections: three pools, so that a flood of one kind of work cannot starve another, each with its bounds set.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{PgPool, Postgres};
+
+use crate::{StoreError, scheduler};
+
+/// How to reach the database and how long anything may take there.
+#[derive(Clone)]
+pub struct StoreConfig {
+    /// URL with credentials; never logged.
+    pub url: String,
+    /// Bound on opening a connection.
+    pub connect_timeout: Duration,
+    /// Bound on waiting for a free connection.
+    pub acquire_timeout: Duration,
+    /// Bound on one statement.
+    pub statement_timeout: Duration,
+    /// Bound on waiting for a lock.
+    pub lock_timeout: Duration,
+    /// Bound on an open transaction that does nothing.
+    pub idle_in_transaction_timeout: Duration,
+    /// Connections for claims, settlements and enqueues.
+    pub hot_connections: u32,
+    /// Connections for look-ups by people and programs.
+    pub read_connections: u32,
+}
+
+impl fmt::Debug for StoreConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreConfig").field("statement_timeout", &self.statement_timeout).finish_non_exhaustive()
+    }
+}
+
+/// Connections for sessions, renewal and reaping. Three statements of that kind run side by side at most.
+const VITAL_CONNECTIONS: u32 = 4;
+
+/// The database: pools by kind of work.
+#[derive(Debug, Clone)]
+pub struct Store {
+    enqueue: PgPool,
+    hot: PgPool,
+    vital: PgPool,
+    read: PgPool,
+}
+
+impl Store {
+    /// Prepares the pools without connecting: a database that is away at start is waited for.
+    pub fn new(config: &StoreConfig) -> Result<Self, StoreError> {
+        let base = PgConnectOptions::from_str(&config.url)?.application_name("fencepost-scheduler").options([
+            ("statement_timeout", millis(config.statement_timeout)),
+            ("lock_timeout", millis(config.lock_timeout)),
+            ("idle_in_transaction_session_timeout", millis(config.idle_in_transaction_timeout)),
+            ("jit", "off".to_owned()),
+            ("search_path", "fencepost".to_owned()),
+        ]);
+        // Statements that touch hot tables must go through their indexes whatever the statistics say: right after a burst
+        // the planner believes these tables empty, and would read them whole, dead rows included.
+        let hot = base.clone().options([
+            ("enable_seqscan", "off"),
+            ("enable_bitmapscan", "off"),
+            ("enable_hashjoin", "off"),
+            ("enable_mergejoin", "off"),
+            ("enable_sort", "off"),
+            ("plan_cache_mode", "force_generic_plan"),
+        ]);
+        let pool = |size: u32| {
+            PgPoolOptions::new()
+                .max_connections(size)
+                .acquire_timeout(config.acquire_timeout)
+                .idle_timeout(Duration::from_mins(5))
+                // A broken connection shows at its first statement, which the caller repeats: no round trip for a test.
+                .test_before_acquire(false)
+        };
+        Ok(Self {
+            enqueue: pool(config.hot_connections).connect_lazy_with(base.clone()),
+            hot: pool(config.hot_connections)
+                .after_connect(|conn, _| Box::pin(scheduler::notice_failover(conn)))
+                .connect_lazy_with(hot),
+            vital: pool(VITAL_CONNECTIONS).connect_lazy_with(base.clone()),
+            read: pool(config.read_connections).connect_lazy_with(base),
+        })
+    }
+
+    /// A connection for enqueues and promotion.
+    pub async fn enqueue(&self) -> Result<PoolConnection<Postgres>, StoreError> {
+        Ok(self.enqueue.acquire().await?)
+    }
+
+    /// A connection for what touches ready jobs and leases: its plans are held to indexes.
+    pub async fn hot(&self) -> Result<PoolConnection<Postgres>, StoreError> {
+        Ok(self.hot.acquire().await?)
+    }
+
+    /// A connection for sessions, renewal and reaping, which nothing else can exhaust.
+    pub async fn vital(&self) -> Result<PoolConnection<Postgres>, StoreError> {
+        Ok(self.vital.acquire().await?)
+    }
+
+    /// A connection for look-ups.
+    pub async fn read(&self) -> Result<PoolConnection<Postgres>, StoreError> {
+        Ok(self.read.acquire().await?)
+    }
+
+    /// Closes all connections, waiting for those in use.
+    pub async fn close(&self) {
+        for pool in [&self.enqueue, &self.hot, &self.vital, &self.read] {
+            pool.close().await;
+        }
+    }
+}
+
+fn millis(bound: Duration) -> String {
+    format!("{}ms", bound.as_millis().max(1))
+}

@@ -1,0 +1,157 @@
+//! Queues, kinds and lanes: small integers on the hot path, names at the edges.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use queue_core::{KindName, MAX_KINDS, MAX_LANES, MAX_QUEUES, NewJob, QueueName};
+use sqlx::PgConnection;
+
+use crate::StoreError;
+
+/// Where ready jobs wait: (queue, priority, kind).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lane {
+    /// Number of the queue.
+    pub queue: i32,
+    /// 0 to 9; 9 first.
+    pub priority: i16,
+    /// Number of the kind.
+    pub kind: i32,
+}
+
+/// What is known of queues, kinds and lanes. They are only ever added, so a hit is always right.
+#[derive(Debug, Default)]
+pub struct Registry(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    queues: HashMap<QueueName, i32>,
+    kinds: HashMap<KindName, i32>,
+    queue_names: HashMap<i32, QueueName>,
+    kind_names: HashMap<i32, KindName>,
+    lanes: Vec<Lane>,
+    lane_set: std::collections::HashSet<Lane>,
+}
+
+impl Registry {
+    fn known(&self) -> std::sync::RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a queue, if it is known here.
+    pub fn queue(&self, name: &QueueName) -> Option<i32> {
+        self.known().queues.get(name).copied()
+    }
+
+    /// The number of a kind, if it is known here.
+    pub fn kind(&self, name: &KindName) -> Option<i32> {
+        self.known().kinds.get(name).copied()
+    }
+
+    /// The name of a queue.
+    pub fn queue_name(&self, queue: i32) -> Option<QueueName> {
+        self.known().queue_names.get(&queue).cloned()
+    }
+
+    /// The name of a kind.
+    pub fn kind_name(&self, kind: i32) -> Option<KindName> {
+        self.known().kind_names.get(&kind).cloned()
+    }
+
+    /// All lanes known here, in the order in which they became known.
+    pub fn lanes(&self) -> Vec<Lane> {
+        self.known().lanes.clone()
+    }
+
+    /// The lane of a job, if all of it is known here.
+    pub fn lane(&self, job: &NewJob) -> Option<Lane> {
+        let known = self.known();
+        let lane = Lane {
+            queue: *known.queues.get(&job.queue)?,
+            priority: job.priority.get().into(),
+            kind: *known.kinds.get(&job.kind)?,
+        };
+        known.lane_set.contains(&lane).then_some(lane)
+    }
+
+    /// Reads everything that is registered. Three small tables.
+    pub async fn reload(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
+        let queues = sqlx::query!("select queue_id, name from fencepost.queue").fetch_all(&mut *conn).await?;
+        let kinds = sqlx::query!("select kind_id, name from fencepost.kind").fetch_all(&mut *conn).await?;
+        let lanes = sqlx::query!("select queue_id, priority, kind_id from fencepost.lane").fetch_all(conn).await?;
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for row in queues {
+            if let Ok(name) = QueueName::new(&row.name) {
+                known.queue_names.insert(row.queue_id, name.clone());
+                known.queues.insert(name, row.queue_id);
+            }
+        }
+        for row in kinds {
+            if let Ok(name) = KindName::new(&row.name) {
+                known.kind_names.insert(row.kind_id, name.clone());
+                known.kinds.insert(name, row.kind_id);
+            }
+        }
+        for row in lanes {
+            let lane = Lane { queue: row.queue_id, priority: row.priority, kind: row.kind_id };
+            if known.lane_set.insert(lane) {
+                known.lanes.push(lane);
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers the lane of a job. Fails with [`StoreError::Full`] where there are as many as there may be.
+    pub async fn register(&self, conn: &mut PgConnection, job: &NewJob) -> Result<Lane, StoreError> {
+        self.reload(&mut *conn).await?;
+        if let Some(lane) = self.lane(job) {
+            return Ok(lane);
+        }
+        sqlx::query!(
+            "-- register_queue
+            insert into fencepost.queue (name)
+            select $1 where (select count(*) from fencepost.queue) < $2
+            on conflict do nothing",
+            job.queue.as_str(),
+            MAX_QUEUES
+        )
+        .execute(&mut *conn)
+        .await?;
+        sqlx::query!(
+            "-- register_kind
+            insert into fencepost.kind (name)
+            select $1 where (select count(*) from fencepost.kind) < $2
+            on conflict do nothing",
+            job.kind.as_str(),
+            MAX_KINDS
+        )
+        .execute(&mut *conn)
+        .await?;
+        sqlx::query!(
+            "-- register_lane
+            insert into fencepost.lane (queue_id, priority, kind_id)
+            select q.queue_id, $3, k.kind_id
+            from fencepost.queue q, fencepost.kind k
+            where q.name = $1 and k.name = $2 and (select count(*) from fencepost.lane) < $4
+            on conflict do nothing",
+            job.queue.as_str(),
+            job.kind.as_str(),
+            i16::from(job.priority.get()),
+            MAX_LANES
+        )
+        .execute(&mut *conn)
+        .await?;
+        self.reload(conn).await?;
+        self.lane(job).ok_or_else(|| StoreError::Full(self.what_is_full(job)))
+    }
+
+    fn what_is_full(&self, job: &NewJob) -> &'static str {
+        if self.queue(&job.queue).is_none() {
+            "queue: there are as many queues as there may be (10,000)"
+        } else if self.kind(&job.kind).is_none() {
+            "kind: there are as many kinds as there may be (10,000)"
+        } else {
+            "queue, priority and kind: there are as many combinations as there may be (50,000)"
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Worker sessions: opening, renewal, what they hold, closing.
+
+use std::time::Duration;
+
+use queue_core::{JobId, KindName, QueueName, SessionId, Token, WorkerName};
+use sqlx::{Connection, PgConnection};
+
+use crate::{SchedulerId, StoreError};
+
+/// The right to act for a session on the scheduler's own account: owner and epoch, of which the latest Hello decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner {
+    /// The session.
+    pub session_no: i64,
+    /// Raised by each Hello.
+    pub epoch: i32,
+    /// The scheduler that the Hello reached.
+    pub scheduler: SchedulerId,
+}
+
+/// What a worker says when it opens a session or takes it up again.
+#[derive(Debug, Clone)]
+pub struct Hello {
+    /// Identity of the process incarnation.
+    pub id: SessionId,
+    /// For people.
+    pub name: WorkerName,
+    /// For people.
+    pub build: String,
+    /// The most important first.
+    pub queues: Vec<QueueName>,
+    /// Kinds it has handlers for.
+    pub kinds: Vec<KindName>,
+    /// Number of slots.
+    pub capacity: u32,
+}
+
+/// What a Hello came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Session {
+    /// Served by the caller from now on.
+    Open(Owner),
+    /// It was declared dead: final.
+    Expired,
+}
+
+/// Opens a session, or takes it over with a higher epoch; its lease time starts anew.
+///
+/// A transaction of its own.
+pub async fn hello(
+    conn: &mut PgConnection,
+    scheduler: SchedulerId,
+    hello: &Hello,
+    ttl: Duration,
+) -> Result<Session, StoreError> {
+    let mut tx = conn.begin().await?;
+    let id = &hello.id.0[..];
+    let taken = sqlx::query!(
+        "-- hello_again
+        update fencepost.worker_session s
+        set owner = $2, epoch = s.epoch + 1, expires_at = now() + $3 * interval '1 second'
+        from fencepost.worker w
+        where w.session_id = $1 and s.session_no = w.session_no and not s.dead
+        returning s.session_no, s.epoch",
+        id,
+        scheduler.0,
+        ttl.as_secs_f64()
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    let session = match taken {
+        Some(row) => Some(Owner { session_no: row.session_no, epoch: row.epoch, scheduler }),
+        None => open(&mut tx, scheduler, hello, ttl).await?,
+    };
+    tx.commit().await?;
+    Ok(session.map_or(Session::Expired, Session::Open))
+}
+
+/// Opens a session that is not there. `None` if it is there after all, so dead.
+async fn open(
+    conn: &mut PgConnection,
+    scheduler: SchedulerId,
+    hello: &Hello,
+    ttl: Duration,
+) -> Result<Option<Owner>, StoreError> {
+    let queues: Vec<&str> = hello.queues.iter().map(QueueName::as_str).collect();
+    let kinds: Vec<&str> = hello.kinds.iter().map(KindName::as_str).collect();
+    let opened = sqlx::query!(
+        "-- hello
+        with opened as (
+            insert into fencepost.worker (session_no, session_id, name, build, queues, kinds, capacity)
+            values (nextval('fencepost.session_seq'), $1, $2, $3, $4, $5, $6)
+            on conflict do nothing
+            returning session_no
+        )
+        insert into fencepost.worker_session (session_no, owner, epoch, expires_at)
+        select session_no, $7, 1, now() + $8 * interval '1 second'
+        from opened
+        returning session_no, epoch",
+        &hello.id.0[..],
+        hello.name.as_str(),
+        hello.build,
+        &queues as &[&str],
+        &kinds as &[&str],
+        i32::try_from(hello.capacity).unwrap_or(i32::MAX),
+        scheduler.0,
+        ttl.as_secs_f64()
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(opened.map(|row| Owner { session_no: row.session_no, epoch: row.epoch, scheduler }))
+}
+
+/// What became of one renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// Lives for a full lease time from now.
+    Renewed,
+    /// Dead, or served by another scheduler.
+    Superseded,
+}
+
+/// Renews sessions in one statement, in order of the answers. `owners` must be sorted, so that two batches lock in one order.
+pub async fn renew(conn: &mut PgConnection, owners: &[Owner], ttl: Duration) -> Result<Vec<Renewal>, StoreError> {
+    debug_assert!(owners.is_sorted());
+    let sessions: Vec<i64> = owners.iter().map(|owner| owner.session_no).collect();
+    let epochs: Vec<i32> = owners.iter().map(|owner| owner.epoch).collect();
+    let schedulers: Vec<i64> = owners.iter().map(|owner| owner.scheduler.0).collect();
+    let renewed = sqlx::query_scalar!(
+        r#"-- renew
+        with input as materialized (
+            select *
+            from unnest($1::bigint[], $2::integer[], $3::bigint[]) with ordinality as i (session_no, epoch, owner, ord)
+        )
+        update fencepost.worker_session s
+        set expires_at = now() + $4 * interval '1 second'
+        from input i
+        where s.session_no = i.session_no and s.epoch = i.epoch and s.owner = i.owner and not s.dead
+        returning i.ord as "ord!""#,
+        &sessions,
+        &epochs,
+        &schedulers,
+        ttl.as_secs_f64()
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut answers = vec![Renewal::Superseded; owners.len()];
+    for at in renewed.into_iter().filter_map(|ord| usize::try_from(ord - 1).ok()) {
+        answers[at] = Renewal::Renewed;
+    }
+    Ok(answers)
+}
+
+/// A lease that the database says a session holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldLease {
+    /// The session.
+    pub session_no: i64,
+    /// The job.
+    pub job: JobId,
+    /// Its token.
+    pub token: Token,
+    /// Time since the grant, by the clock of the database.
+    pub age: Duration,
+    /// Whether it is older than the job's timeout by more than the allowance.
+    pub overdue: bool,
+}
+
+/// Reads what sessions hold. `allowance` is how much longer than its timeout a lease may live.
+pub async fn held_leases(
+    conn: &mut PgConnection,
+    sessions: &[i64],
+    allowance: Duration,
+) -> Result<Vec<HeldLease>, StoreError> {
+    let rows = sqlx::query!(
+        r#"-- held_leases
+        select l.session_no, l.job_id, l.token, (extract(epoch from now() - l.granted_at) * 1000)::bigint as "age_ms!",
+            l.granted_at < now() - $2 * interval '1 second' and exists (
+                select from fencepost.job_policy p
+                where p.job_id = l.job_id
+                    and l.granted_at < now() - p.timeout_ms * interval '1 millisecond'
+                        - $2 * interval '1 second'
+            ) as "overdue!"
+        from fencepost.lease l
+        where l.session_no = any($1)"#,
+        sessions,
+        allowance.as_secs_f64()
+    )
+    .fetch_all(conn)
+    .await?;
+    let held = |row: (i64, i64, i64, i64, bool)| {
+        Some(HeldLease {
+            session_no: row.0,
+            job: JobId::try_from(row.1).ok()?,
+            token: Token::try_from(row.2).ok()?,
+            age: Duration::from_millis(row.3.try_into().unwrap_or_default()),
+            overdue: row.4,
+        })
+    };
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| held((row.session_no, row.job_id, row.token, row.age_ms, row.overdue)))
+        .collect())
+}
+
+/// Closes a session for good. Returns whether the caller still served it.
+pub async fn close_session(conn: &mut PgConnection, owner: Owner) -> Result<bool, StoreError> {
+    let closed = sqlx::query!(
+        "-- close_session
+        update fencepost.worker_session
+        set dead = true, expires_at = now()
+        where session_no = $1 and epoch = $2 and owner = $3 and not dead",
+        owner.session_no,
+        owner.epoch,
+        owner.scheduler.0
+    )
+    .execute(conn)
+    .await?;
+    Ok(closed.rows_affected() == 1)
+}
