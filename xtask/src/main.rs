@@ -1,2 +1,52 @@
-//! Tasks of the repository.
-fn main() {}
+//! Tasks of the repository: `cargo xtask --help` lists them.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod interrupt;
+mod pg;
+mod postgres;
+mod query_data;
+mod run;
+mod workspace;
+
+use interrupt::Interrupt;
+
+/// Tasks of the repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Starts a private PostgreSQL, prints its URL, and runs until Ctrl-C or until a given command ends.
+    #[command(hide = true)]
+    Pg(pg::Args),
+    /// Renews the committed descriptions of the checked queries against a freshly migrated database.
+    Sqlx(query_data::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match perform(cli.task) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[tokio::main]
+async fn perform(task: Task) -> anyhow::Result<ExitCode> {
+    // Before anything is started: from here on a signal ends the task in order instead of the process at once.
+    let mut interrupt = Interrupt::listen()?;
+    match task {
+        Task::Pg(args) => pg::run(args, &mut interrupt).await,
+        Task::Sqlx(args) => query_data::run(&args, &mut interrupt).await,
+    }
+}
