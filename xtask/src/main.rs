@@ -5,10 +5,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod interrupt;
+mod lint;
 mod pg;
 mod postgres;
 mod query_data;
 mod run;
+mod test;
+mod tidy;
 mod workspace;
 
 use interrupt::Interrupt;
@@ -28,6 +31,12 @@ enum Task {
     Pg(pg::Args),
     /// Renews the committed descriptions of the checked queries against a freshly migrated database.
     Sqlx(query_data::Args),
+    /// Runs all tests on a private PostgreSQL.
+    Test(test::Args),
+    /// Checks formatting, lints, documentation, the repository's rules, query descriptions and licences.
+    Lint,
+    /// Checks the rules of the repository that prose cannot hold.
+    Tidy,
 }
 
 fn main() -> ExitCode {
@@ -48,5 +57,8 @@ async fn perform(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Pg(args) => pg::run(args, &mut interrupt).await,
         Task::Sqlx(args) => query_data::run(&args, &mut interrupt).await,
+        Task::Test(args) => test::run(&args, &mut interrupt).await,
+        Task::Lint => lint::run(&mut interrupt).await,
+        Task::Tidy => tidy::run(&mut interrupt).await,
     }
 }

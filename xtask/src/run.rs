@@ -41,7 +41,7 @@ pub async fn success(command: Command, interrupt: &mut Interrupt) -> anyhow::Res
 }
 
 /// Waits for the child, which a Ctrl-C has reached too; kills it when that takes too long.
-async fn stop(child: &mut Child) -> anyhow::Result<()> {
+pub async fn stop(child: &mut Child) -> anyhow::Result<()> {
     signal(child, Signal::TERM)?;
     if tokio::time::timeout(STOP_BOUND, child.wait()).await.is_err() {
         child.kill().await.context("kill a command")?;
