@@ -1,1 +1,5 @@
-//! Checks `deploy/` and `docs/configuration.md` against the programs that are built here. All of it is in `tests/`.
+//! Checks `deploy/`, `docs/configuration.md` and the README against the programs that are built here. All of it is in
+//! `tests/`.
+//!
+//! Also compiles `examples/rust`, which uses the crates `client`, `queue_core`, `worker`, `lifecycle`, `telemetry` and
+//! `tokio`, as a program of a user does.

@@ -1,4 +1,4 @@
-//! What a deployment is made of: manifests, units, the image, the table of settings.
+//! What a deployment is made of, and what people read first: manifests, units, the image, the settings, the README.
 
 #[path = "deploy/programs.rs"]
 mod programs;
@@ -9,6 +9,8 @@ mod tools;
 mod image;
 #[path = "deploy/manifests.rs"]
 mod manifests;
+#[path = "deploy/readme.rs"]
+mod readme;
 #[path = "deploy/settings.rs"]
 mod settings;
 #[path = "deploy/units.rs"]
