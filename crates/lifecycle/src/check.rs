@@ -13,7 +13,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Refuses a value outside of the range; the error names the flag, the value and the bounds.
-pub fn check_range<T: PartialOrd + Display>(flag: &str, value: T, range: RangeInclusive<T>) -> anyhow::Result<()> {
+pub fn check_range<T: PartialOrd + Copy + Display>(
+    flag: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> anyhow::Result<()> {
     let inside = range.contains(&value);
     let (low, high) = range.into_inner();
     ensure!(inside, "{flag} is {value}: must be between {low} and {high}");
@@ -42,7 +46,7 @@ mod tests {
         assert!(check_range("--page-size", 1_000, 1..=1_000).is_ok());
         let error = check_range("--page-size", 0, 1..=1_000).unwrap_err();
         assert_eq!(error.to_string(), "--page-size is 0: must be between 1 and 1000");
-        let range = Duration::from_millis(100)..=Duration::from_secs(60);
+        let range = Duration::from_millis(100)..=Duration::from_mins(1);
         let error = check_duration("--period", Duration::ZERO, range).unwrap_err();
         assert_eq!(error.to_string(), "--period is 0s: must be between 100ms and 1m");
     }

@@ -14,7 +14,7 @@ pub const DEFAULT_SCHEDULER: &str = "http://127.0.0.1:7878";
 
 /// Which schedulers to call, and how.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Connection")]
+#[command(next_help_heading = "Connection", about = None, long_about = None)]
 pub struct ConnectArgs {
     /// Schedulers to call, http:// or https://, separated by commas. Any of them will do.
     #[arg(long, env = "FENCEPOST_SCHEDULER", default_value = DEFAULT_SCHEDULER, value_delimiter = ',', value_name = "URL")]

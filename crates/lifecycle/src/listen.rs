@@ -14,7 +14,7 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:7878";
 
 /// Where to listen, and who may call.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Listening")]
+#[command(next_help_heading = "Listening", about = None, long_about = None)]
 pub struct ListenArgs {
     /// Address of the gRPC services. Beyond loopback it needs TLS or a token.
     #[arg(long, env = "FENCEPOST_LISTEN", default_value = DEFAULT_LISTEN, value_name = "ADDR:PORT")]

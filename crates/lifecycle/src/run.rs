@@ -19,6 +19,7 @@ const RUNTIME_STOP_BOUND: Duration = Duration::from_secs(1);
 /// `main` and logs its error once, as one line with its causes. Exits with 0 if `main` succeeded, 1 if it failed, and
 /// 130 or 143 if a second SIGINT or SIGTERM stopped it, at the latest [`crate::HARD_STOP_BOUND`] after that signal.
 /// `main` must itself end soon after the soft token fires.
+#[expect(clippy::needless_pass_by_value, reason = "so that main may take the rest of the flags by value")]
 pub fn run<F>(service: &'static str, telemetry: TelemetryArgs, main: impl FnOnce(Shutdown) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,

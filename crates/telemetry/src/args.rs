@@ -16,7 +16,7 @@ pub enum LogFormat {
 
 /// Flags for logs, metrics and traces.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Telemetry")]
+#[command(next_help_heading = "Telemetry", about = None, long_about = None)]
 pub struct TelemetryArgs {
     /// Form of the log lines on standard error.
     #[arg(long, value_enum, default_value_t, env = "FENCEPOST_LOG_FORMAT")]

@@ -20,7 +20,7 @@ use crate::LogLimit;
 const EXPORT_BOUND: Duration = Duration::from_secs(3);
 
 /// How often a collector that is down is mentioned.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+const COMPLAINT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Wraps an exporter: a failure is logged once a minute and is then over, so that the SDK does not log it again.
 pub(crate) struct Quiet<E> {

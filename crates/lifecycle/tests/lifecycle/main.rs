@@ -1,0 +1,8 @@
+//! Real processes and real sockets.
+
+mod child;
+mod listening;
+mod metrics;
+mod pki;
+mod signals;
+mod tls;
