@@ -66,8 +66,8 @@ impl Client {
         let mut tries = 1;
         loop {
             let at = self.0.current.load(Ordering::Relaxed);
-            let sent = send(self.0.transports[at % self.0.transports.len()].clone());
-            let status = match tokio::time::timeout(self.0.call_timeout, sent).await {
+            let answer = send(self.0.transports[at % self.0.transports.len()].clone());
+            let status = match tokio::time::timeout(self.0.call_timeout, answer).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
                 Ok(Err(status)) => status,
                 Err(_) => Status::deadline_exceeded(format!("no answer within {:?}", self.0.call_timeout)),
