@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod digest;
 mod interrupt;
 mod lint;
 mod pg;
+mod pinned;
 mod postgres;
+mod psql;
 mod query_data;
 mod run;
 mod test;

@@ -44,7 +44,10 @@ pub async fn run(args: &Args, interrupt: &mut Interrupt) -> anyhow::Result<ExitC
 
 async fn describe(server: &PrivatePostgres, interrupt: &mut Interrupt) -> anyhow::Result<Descriptions> {
     let migrations = workspace::migrations().context("list the migrations")?;
-    postgres::apply(server, "postgres", &migrations, interrupt).await?;
+    let psql = postgres::psql(server)?;
+    for migration in &migrations {
+        psql.apply(migration).await?;
+    }
     let written = fresh_folder()?;
     let source = workspace::root().join("crates").join(CRATE).join("src/lib.rs");
     touch(&source).with_context(|| format!("touch {}", source.display()))?;

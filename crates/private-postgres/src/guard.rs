@@ -30,11 +30,11 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Watches over `child`: at this process's death sends it `signal` (a name such as `INT`), ten seconds later `KILL`, and
-    /// removes `folder`.
-    pub fn over(child: &Child, signal: &str, folder: Option<&Path>) -> anyhow::Result<Self> {
+    /// Watches over the child with this process id: at this process's death sends it `signal` (a name such as `INT`), ten seconds
+    /// later `KILL`, and removes `folder`.
+    pub fn over(child: u32, signal: &str, folder: Option<&Path>) -> anyhow::Result<Self> {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", SCRIPT, "guard", &child.id().to_string(), signal]).arg(folder.unwrap_or(Path::new("")));
+        command.args(["-c", SCRIPT, "guard", &child.to_string(), signal]).arg(folder.unwrap_or(Path::new("")));
         // A group of its own: Ctrl-C in the terminal must not end the guard before what it guards.
         command.process_group(0).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self { shell: command.spawn().context("start the guard of a child process")? })

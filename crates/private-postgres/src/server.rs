@@ -83,7 +83,7 @@ impl PrivatePostgres {
         let (child, port) = launch(&place, &programs, options, &log)?;
         // From here on the value's drop stops the server, whatever fails.
         let mut server = Self { child, guard: None, place: None, port, password, programs };
-        server.guard = Some(Guard::over(&server.child, "INT", Some(place.path()))?);
+        server.guard = Some(Guard::over(server.pid(), "INT", Some(place.path()))?);
         place.write_secret("pgpass", &server.passfile_line(), false)?;
         server.place = Some(place);
         Ok(server)
