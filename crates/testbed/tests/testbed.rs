@@ -1,0 +1,6 @@
+//! The testbed keeps its own promises.
+
+#[path = "testbed/databases.rs"]
+mod databases;
+#[path = "testbed/processes.rs"]
+mod processes;
