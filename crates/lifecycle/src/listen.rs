@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
+use clap::builder::FalseyValueParser;
 use tonic::transport::ServerTlsConfig;
 
 use crate::{Auth, pem, token};
@@ -37,7 +38,7 @@ pub struct ListenArgs {
     pub token_file: Option<PathBuf>,
 
     /// Listens beyond loopback although everybody who reaches the port may then do everything.
-    #[arg(long, env = "FENCEPOST_INSECURE_LISTEN")]
+    #[arg(long, env = "FENCEPOST_INSECURE_LISTEN", value_parser = FalseyValueParser::new())]
     pub insecure_listen: bool,
 }
 

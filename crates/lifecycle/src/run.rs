@@ -61,14 +61,24 @@ impl Started {
     where
         F: Future<Output = anyhow::Result<()>>,
     {
-        let readiness = telemetry::readiness();
+        self.close_with_drain();
         tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "starting {service}");
         let result = self.runtime.block_on(async { main(self.shutdown).await });
-        readiness.not_ready("stopped");
         let code = conclude(service, &result, &self.stop);
         drop(self.telemetry);
         self.runtime.shutdown_timeout(RUNTIME_STOP_BOUND);
         code
+    }
+}
+
+impl Started {
+    /// Traffic is sent elsewhere from the first moment of a drain, whatever the passes of `main` say later.
+    fn close_with_drain(&self) {
+        let soft = self.shutdown.soft().clone();
+        self.runtime.spawn(async move {
+            soft.cancelled().await;
+            telemetry::readiness().close("draining");
+        });
     }
 }
 

@@ -8,9 +8,9 @@ use telemetry::TelemetryArgs;
 
 use crate::Options;
 
-const PERIODS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(600));
-const LONGEST_INTERVAL: Duration = Duration::from_secs(24 * 3_600);
-const CALL_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+const PERIODS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mins(10));
+const LONGEST_INTERVAL: Duration = Duration::from_hours(24);
+const CALL_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_mins(1));
 const MAX_PAGE: u32 = 1_000;
 
 /// Takes back what was abandoned: expired sessions and their leases, old partitions, broken invariants.
@@ -72,8 +72,8 @@ impl ReaperArgs {
     /// The checked options of passes; errors name the flag.
     pub fn options(&self) -> anyhow::Result<Options> {
         check_duration("--period", self.period, PERIODS.0..=PERIODS.1)?;
-        check_duration("--tidy-every", self.tidy_every, self.period..=LONGEST_INTERVAL)?;
-        check_duration("--audit-every", self.audit_every, self.period..=LONGEST_INTERVAL)?;
+        check_duration("--tidy-every", self.tidy_every, PERIODS.0..=LONGEST_INTERVAL)?;
+        check_duration("--audit-every", self.audit_every, PERIODS.0..=LONGEST_INTERVAL)?;
         check_duration("--call-timeout", self.call_timeout, CALL_TIMEOUTS.0..=CALL_TIMEOUTS.1)?;
         check_range("--sessions-page", self.sessions_page, 1..=MAX_PAGE)?;
         check_range("--leases-page", self.leases_page, 1..=MAX_PAGE)?;
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn out_of_range_values_are_refused_naming_the_flag() {
         for (flag, value) in
-            [("--period", "0s"), ("--leases-page", "0"), ("--sessions-page", "1001"), ("--tidy-every", "1s")]
+            [("--period", "0s"), ("--leases-page", "0"), ("--sessions-page", "1001"), ("--tidy-every", "0s")]
         {
             let error = ReaperArgs::parse_from(["reaper", flag, value]).options().unwrap_err();
             assert!(error.to_string().starts_with(flag), "{error}");

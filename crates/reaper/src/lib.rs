@@ -11,7 +11,7 @@ mod report;
 mod state;
 
 pub use args::ReaperArgs;
-pub use pass::{MAX_PAGES, run_once};
+pub use pass::{LONG_STEP_BOUND, MAX_PAGES, run_once};
 pub use patrol::{DRAIN_BOUND, patrol};
 pub use report::{Failure, Report, Step, Tidied};
 pub use state::{Held, Options, State};

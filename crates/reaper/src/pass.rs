@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use client::{Client, Error};
 use queue_core::Token;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Failure, Held, Report, State, Step, Tidied};
 
 /// Pages of one step in one pass; what is left is the next pass's, after its renewal and with other steps in between.
 pub const MAX_PAGES: u32 = 1_000;
+
+/// Tidying or an audit in one pass, repeats included.
+pub const LONG_STEP_BOUND: Duration = Duration::from_secs(30);
 
 /// Does one pass: takes or renews the maintenance lease, then expires, reaps, and tidies and audits when that is due.
 ///
@@ -139,8 +142,8 @@ impl Pass<'_> {
 
     async fn tidy(&mut self) -> Result<(), Error> {
         let token = self.token().await?;
-        let done = self.client.tidy_storage(token).await?;
         self.state.tidied = Some(Instant::now());
+        let done = bounded(self.client.tidy_storage(token)).await?;
         self.report.tidied = Some(Tidied {
             partitions_created: done.partitions_created,
             partitions_dropped: done.partitions_dropped,
@@ -152,10 +155,16 @@ impl Pass<'_> {
 
     async fn audit(&mut self) -> Result<(), Error> {
         let token = self.token().await?;
-        self.report.violations = Some(self.client.audit(token).await?);
         self.state.audited = Some(Instant::now());
+        self.report.violations = Some(bounded(self.client.audit(token)).await?);
         Ok(())
     }
+}
+
+/// Tidying and audits read much; their repeats must not keep leases from being reaped for long.
+async fn bounded<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Error::Unavailable(format!("no answer within {LONG_STEP_BOUND:?}"));
+    timeout(LONG_STEP_BOUND, call).await.map_err(late)?
 }
 
 /// Whether the other steps would fail for the same reason.

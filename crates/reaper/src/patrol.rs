@@ -62,7 +62,6 @@ impl Patrol {
                 () = soft.cancelled() => {}
             }
         }
-        telemetry::readiness().not_ready("draining");
         self.release().await;
         Ok(())
     }

@@ -2,6 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+/// What is logged unless told otherwise.
+const DEFAULT_FILTER: &str = "info";
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum LogFormat {
@@ -23,7 +26,7 @@ pub struct TelemetryArgs {
     pub log_format: LogFormat,
 
     /// What is logged: a level, or directives such as `info,scheduler=debug`.
-    #[arg(long, default_value = "info", env = "FENCEPOST_LOG", value_name = "FILTER")]
+    #[arg(long, default_value = DEFAULT_FILTER, env = "FENCEPOST_LOG", value_name = "FILTER")]
     pub log_filter: String,
 
     /// Serves /metrics, /healthz and /readyz here, without TLS. Off unless set; a port alone means loopback.
@@ -37,11 +40,24 @@ pub struct TelemetryArgs {
 
 impl Default for TelemetryArgs {
     fn default() -> Self {
-        Self { log_format: LogFormat::Auto, log_filter: "info".to_owned(), metrics_listen: None, otlp_endpoint: None }
+        Self {
+            log_format: LogFormat::Auto,
+            log_filter: DEFAULT_FILTER.to_owned(),
+            metrics_listen: None,
+            otlp_endpoint: None,
+        }
     }
 }
 
 impl TelemetryArgs {
+    /// The filter; an empty one, as deployments leave it, is the default and not silence.
+    pub(crate) fn directives(&self) -> &str {
+        match self.log_filter.trim() {
+            "" => DEFAULT_FILTER,
+            filter => filter,
+        }
+    }
+
     /// The endpoint to export to, if there is one. An empty value is none.
     pub(crate) fn endpoint(&self) -> Option<&str> {
         self.otlp_endpoint.as_deref().map(str::trim).filter(|endpoint| !endpoint.is_empty())
@@ -67,8 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_endpoint_is_none() {
-        let args = TelemetryArgs { otlp_endpoint: Some(" ".to_owned()), ..TelemetryArgs::default() };
+    fn empty_values_are_not_set() {
+        let (otlp_endpoint, log_filter) = (Some(" ".to_owned()), String::new());
+        let args = TelemetryArgs { log_filter, otlp_endpoint, ..TelemetryArgs::default() };
+        assert_eq!(args.directives(), "info");
         assert_eq!(args.endpoint(), None);
     }
 }

@@ -27,9 +27,10 @@ pub(crate) fn install(
     args: &TelemetryArgs,
     traces: Option<&SdkTracerProvider>,
 ) -> anyhow::Result<()> {
+    let directives = args.directives();
     let filter = EnvFilter::builder()
-        .parse(format!("{QUIET},{}", args.log_filter))
-        .with_context(|| format!("parse --log-filter `{}`", args.log_filter))?;
+        .parse(format!("{QUIET},{directives}"))
+        .with_context(|| format!("parse --log-filter `{directives}`"))?;
     let lines = lines(args.log_format).with_filter(filter);
     let spans = traces.map(|provider| {
         let targets = Targets::new()

@@ -14,6 +14,7 @@ enum State {
     Ready,
     ReadyUntil(Instant),
     NotReady(&'static str),
+    Closed(&'static str),
 }
 
 static PROCESS: LazyLock<Readiness> = LazyLock::new(Readiness::new);
@@ -40,14 +41,19 @@ impl Readiness {
         self.set(State::Ready);
     }
 
-    /// Ready until that instant, unless told again: for loops that prove themselves by each pass.
-    pub fn ready_until(&self, end: Instant) {
-        self.set(State::ReadyUntil(end));
+    /// Ready for that long from that instant, unless told again: for loops that prove themselves by each pass.
+    pub fn ready_for(&self, now: Instant, span: Duration) {
+        self.set(State::ReadyUntil(now + span));
     }
 
     /// Not ready; the reason is shown to whoever asks, such as "draining".
     pub fn not_ready(&self, reason: &'static str) {
         self.set(State::NotReady(reason));
+    }
+
+    /// Not ready for good, whatever is said later: the process drains.
+    pub fn close(&self, reason: &'static str) {
+        self.set(State::Closed(reason));
     }
 
     /// Whether it is ready at that instant, or the reason why not.
@@ -56,21 +62,19 @@ impl Readiness {
             State::Ready => Ok(()),
             State::ReadyUntil(end) if now < end => Ok(()),
             State::ReadyUntil(_) => Err("no recent success"),
-            State::NotReady(reason) => Err(reason),
+            State::NotReady(reason) | State::Closed(reason) => Err(reason),
         }
     }
 
     fn set(&self, state: State) {
-        *self.lock() = state;
+        let mut current = self.lock();
+        if !matches!(*current, State::Closed(_)) {
+            *current = state;
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ready for that long from that instant, unless told again.
-    pub fn ready_for(&self, now: Instant, span: Duration) {
-        self.ready_until(now + span);
     }
 }
 
@@ -86,7 +90,17 @@ mod tests {
         readiness.ready_for(now, Duration::from_secs(15));
         assert_eq!(readiness.check(now + Duration::from_secs(14)), Ok(()));
         assert_eq!(readiness.check(now + Duration::from_secs(15)), Err("no recent success"));
-        readiness.clone().not_ready("draining");
-        assert_eq!(readiness.check(now), Err("draining"));
+        readiness.not_ready("database unavailable");
+        assert_eq!(readiness.check(now), Err("database unavailable"));
+        readiness.ready();
+        assert_eq!(readiness.check(now), Ok(()));
+    }
+
+    #[test]
+    fn a_draining_process_is_never_ready_again() {
+        let readiness = Readiness::new();
+        readiness.clone().close("draining");
+        readiness.ready();
+        assert_eq!(readiness.check(Instant::now()), Err("draining"));
     }
 }

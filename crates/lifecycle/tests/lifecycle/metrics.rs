@@ -40,6 +40,20 @@ async fn metrics_liveness_and_readiness_are_served() {
 }
 
 #[tokio::test]
+async fn a_draining_process_is_alive_but_not_ready() {
+    let mut probe = Probe::start(&["slow", "--metrics-listen", "0"], &[]);
+    let address = probe.line("serving metrics and probes").await["address"].as_str().unwrap().to_owned();
+    probe.line("starting probe").await;
+    probe.signal(Signal::TERM);
+    probe.line("draining").await;
+    let closed = async { while !get(&address, "/readyz").await.contains("not ready: draining") {} };
+    timeout(Duration::from_secs(10), closed).await.expect("not ready in time");
+    assert!(get(&address, "/healthz").await.starts_with("HTTP/1.1 200"));
+    probe.signal(Signal::TERM);
+    assert_eq!(probe.end().await.0.code(), Some(143));
+}
+
+#[tokio::test]
 async fn a_metrics_port_in_use_is_an_error_at_start_naming_the_flag() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
