@@ -15,6 +15,7 @@ mod pem;
 mod run;
 mod shutdown;
 mod signals;
+mod process;
 mod tasks;
 mod token;
 
@@ -26,5 +27,6 @@ pub use listen::{DEFAULT_LISTEN, ListenArgs};
 pub use run::run;
 pub use shutdown::Shutdown;
 pub use signals::HARD_STOP_BOUND;
+pub use process::process_name;
 pub use tasks::Tasks;
 pub use token::{MAX_TOKEN_BYTES, TOKEN_VARIABLE};

@@ -102,6 +102,10 @@ impl Store {
         Ok(self.vital.acquire().await?)
     }
 
+    pub(crate) fn vital_pool(&self) -> &PgPool {
+        &self.vital
+    }
+
     /// A connection for look-ups.
     pub async fn read(&self) -> Result<PoolConnection<Postgres>, StoreError> {
         Ok(self.read.acquire().await?)

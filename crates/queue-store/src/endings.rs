@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 
 use crate::lease::{GoneLease, LeaseRow, with_policies};
 use crate::place::{Placement, place};
-use crate::{Holder, Lows, StoreError};
+use crate::{Holder, Lane, Lows, StoreError};
 
 /// An attempt that ended without success, as its holder reports it.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct Ending {
     pub chance: f64,
 }
 
-/// Settles attempts that did not succeed; returns where each job went, `None` where no lease matched.
+/// Settles attempts that did not succeed; returns where each job went and its lane, `None` where no lease matched.
 ///
 /// `rows` must be sorted by holder. Several statements: the caller owns the transaction and must commit it. On
 /// [`Store::hot`](crate::Store::hot) only.
@@ -34,7 +34,7 @@ pub async fn settle_endings(
     conn: &mut PgConnection,
     rows: &[Ending],
     lows: Lows<'_>,
-) -> Result<Vec<Option<Next>>, StoreError> {
+) -> Result<Vec<Option<(Next, Lane)>>, StoreError> {
     debug_assert!(rows.is_sorted_by_key(|row| row.holder));
     let jobs: Vec<i64> = rows.iter().map(|row| row.holder.job.get()).collect();
     let tokens: Vec<i64> = rows.iter().map(|row| row.holder.token.get()).collect();
@@ -65,7 +65,7 @@ pub async fn settle_endings(
         let holder = Holder { job: lease.job, token: lease.token, session_no: lease.session_no };
         let Ok(at) = rows.binary_search_by_key(&holder, |row| row.holder) else { continue };
         let placement = ending_of(lease, &rows[at]);
-        answers[at] = Some(placement.next);
+        answers[at] = Some((placement.next, placement.lease.lane));
         placements.push(placement);
     }
     place(conn, &placements, lows).await?;

@@ -27,6 +27,12 @@ impl StoreError {
         matches!(self, Self::Unavailable(_))
     }
 
+    /// Whether the database certainly did nothing, so that the same call can be repeated at once.
+    pub fn is_aborted(&self) -> bool {
+        let Self::Unavailable(sqlx::Error::Database(error)) = self else { return false };
+        matches!(error.code().as_deref(), Some("40001" | "40P01"))
+    }
+
     /// Whether a row of the batch is to blame, so that the batch should be split.
     pub fn is_data(&self) -> bool {
         matches!(self, Self::Data(_))

@@ -1,1 +1,33 @@
-//! scheduler.
+//! The scheduler: the one part of Fencepost that talks to PostgreSQL.
+//!
+//! Stateless: any number of replicas may run on one database, which arbitrates between them. In a replica, one writer per
+//! kind of transition turns what arrived while its previous commit was in flight into one statement ([`batch`]), and one
+//! dispatcher matches free slots with lanes that hold jobs ([`dispatcher`]). What crosses between tasks is a message.
+
+mod args;
+mod batch;
+mod claimer;
+mod dispatcher;
+mod enqueue_writer;
+mod grants;
+mod handshake;
+mod hints;
+mod lanes;
+mod maintenance_service;
+mod metrics;
+mod profile;
+mod promoter;
+mod pulse;
+mod queue_service;
+mod renew_writer;
+mod serve;
+mod session;
+mod settle_writer;
+mod stand_in;
+mod status;
+mod take_back;
+mod timing;
+mod work_service;
+
+pub use args::{Args, Command, MigrateArgs, ServeArgs};
+pub use serve::{migrate, serve};

@@ -1,0 +1,45 @@
+//! The loop that makes claims.
+
+use queue_store::{Claim, Store, StoreError, claim};
+use tokio_util::sync::CancellationToken;
+
+use crate::{batch, dispatcher, metrics, take_back};
+
+/// Makes one claim after the other while slots are free and lanes may hold jobs, until told to stop.
+pub async fn run(
+    store: Store,
+    dispatcher: dispatcher::Handle,
+    take_back: take_back::Handle,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut patience = batch::Patience::default();
+    while !stop.is_cancelled() {
+        let Some(plan) = dispatcher.plan() else {
+            tokio::select! {
+                () = dispatcher.changed() => continue,
+                () = stop.cancelled() => break,
+            }
+        };
+        match attempt(&store, &plan).await {
+            Ok(claim) => {
+                patience = batch::Patience::default();
+                metrics::claimed(claim.jobs.len());
+                for (job, owner) in dispatcher.granted(&plan, claim) {
+                    take_back.undelivered(owner, job.job, job.token);
+                }
+            }
+            Err(error) => {
+                batch::complain("a claim", &error);
+                // What an unanswered commit granted no worker lists in its heartbeats: they bring it back.
+                dispatcher.failed(&plan);
+                patience.wait().await;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn attempt(store: &Store, plan: &dispatcher::Plan) -> Result<Claim, StoreError> {
+    let mut conn = store.hot().await?;
+    claim(&mut conn, &plan.request).await
+}

@@ -1,0 +1,253 @@
+//! The dispatcher: matches free slots with lanes that may hold jobs, one claim at a time.
+//!
+//! Its state is small and behind one lock that is never held across an await. Everybody who changes it wakes the loop; an
+//! idle scheduler does nothing here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use queue_core::{MAX_BATCH, MAX_BATCH_BYTES};
+use queue_store::{Claim, ClaimRequest, Claimed, Lane, Owner, Registry, SlotRequest};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use crate::lanes::{Lanes, Started};
+use crate::profile::{Profile, Wants};
+
+/// Lanes of one claim. Each may have a batch of rows locked for the time of the statement.
+const LANES_PER_CLAIM: usize = 16;
+
+/// The way to the dispatcher.
+#[derive(Clone)]
+pub struct Handle(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    wake: Notify,
+    registry: Arc<Registry>,
+}
+
+struct State {
+    lanes: Lanes,
+    profiles: Vec<(Wants, Profile)>,
+    seats: HashMap<i64, Seat>,
+    /// The profile that is looked at first: they take turns.
+    turn: usize,
+}
+
+/// One connected session.
+struct Seat {
+    owner: Owner,
+    /// Jobs that the worker had room for since its stream began.
+    credit: u64,
+    /// Jobs granted since then.
+    granted: u64,
+    grants: mpsc::Sender<Vec<Claimed>>,
+}
+
+impl Seat {
+    fn free(&self) -> u32 {
+        self.credit.saturating_sub(self.granted).try_into().unwrap_or(u32::MAX)
+    }
+}
+
+/// A claim that is to be made.
+pub struct Plan {
+    /// What to ask the database for.
+    pub request: ClaimRequest,
+    started: Vec<Started>,
+}
+
+impl Handle {
+    /// Knows nothing yet.
+    pub fn new(registry: Arc<Registry>, insert_lag: Duration) -> Self {
+        let state = State { lanes: Lanes::new(insert_lag), profiles: Vec::new(), seats: HashMap::new(), turn: 0 };
+        Self(Arc::new(Shared { state: Mutex::new(state), wake: Notify::new(), registry }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These lanes may hold jobs.
+    pub fn hint(&self, lanes: &[Lane]) {
+        if lanes.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut state = self.state();
+        for &lane in lanes {
+            state.hint(lane, now, &self.0.registry);
+        }
+        drop(state);
+        self.0.wake.notify_one();
+    }
+
+    /// Hints may have been missed, or a commit's answer: reads these lanes from their start once.
+    pub fn doubt(&self, lanes: &[Lane]) {
+        let mut state = self.state();
+        lanes.iter().for_each(|&lane| state.lanes.doubt(lane));
+        drop(state);
+        self.0.wake.notify_one();
+    }
+
+    /// The lowest position at which a lane may hold jobs.
+    pub fn low(&self, lane: Lane) -> i64 {
+        self.state().lanes.low(lane)
+    }
+
+    /// Lanes that sessions with free slots wait for although nothing is known to be in them, with their low marks.
+    pub fn quiet_lanes(&self) -> Vec<(Lane, i64)> {
+        let state = self.state();
+        let hungry = state.profiles.iter().filter(|(_, profile)| state.room(profile) > 0);
+        let mut lanes: Vec<Lane> = hungry.flat_map(|(_, profile)| profile.lanes()).collect();
+        lanes.sort_unstable();
+        lanes.dedup();
+        lanes.retain(|&lane| !state.lanes.maybe(lane));
+        lanes.into_iter().map(|lane| (lane, state.lanes.low(lane))).collect()
+    }
+
+    /// A session's stream has begun. What an earlier stream of the session had is forgotten.
+    pub fn enter(&self, owner: Owner, wants: Wants, grants: mpsc::Sender<Vec<Claimed>>) {
+        let mut state = self.state();
+        state.leave(owner.session_no);
+        state.seats.insert(owner.session_no, Seat { owner, credit: 0, granted: 0, grants });
+        state.profile(wants, &self.0.registry).sessions.push(owner.session_no);
+    }
+
+    /// A session's stream has ended. A later one of the same session is not touched.
+    pub fn leave(&self, owner: Owner) {
+        let mut state = self.state();
+        if state.seats.get(&owner.session_no).is_some_and(|seat| seat.owner == owner) {
+            state.leave(owner.session_no);
+        }
+    }
+
+    /// A session has had room for so many jobs, in all. Never decreases, so a repeat changes nothing.
+    pub fn credit(&self, owner: Owner, total: u64) {
+        let mut state = self.state();
+        if let Some(seat) = state.seats.get_mut(&owner.session_no).filter(|seat| seat.owner == owner) {
+            seat.credit = seat.credit.max(total);
+        }
+        drop(state);
+        self.0.wake.notify_one();
+    }
+
+    /// Sessions, free slots.
+    pub fn occupancy(&self) -> (usize, u64) {
+        let state = self.state();
+        (state.seats.len(), state.seats.values().map(|seat| u64::from(seat.free())).sum())
+    }
+
+    /// Waits until something has changed since the last wait.
+    pub async fn changed(&self) {
+        self.0.wake.notified().await;
+    }
+
+    /// The next claim that is worth making.
+    pub fn plan(&self) -> Option<Plan> {
+        self.state().plan(Instant::now())
+    }
+
+    /// A claim brought this. Returns the leases of sessions that have gone meanwhile.
+    pub fn granted(&self, plan: &Plan, claim: Claim) -> Vec<(Claimed, Owner)> {
+        self.state().granted(plan, claim)
+    }
+
+    /// A claim failed. Whether it was committed is unknown: its rows may come back.
+    pub fn failed(&self, plan: &Plan) {
+        let mut state = self.state();
+        plan.started.iter().for_each(|started| state.lanes.doubt(started.lane));
+    }
+}
+
+impl State {
+    fn hint(&mut self, lane: Lane, now: Instant, registry: &Registry) {
+        if !self.lanes.knows(lane) {
+            self.profiles.iter_mut().for_each(|(_, profile)| profile.learn(lane, registry));
+        }
+        self.lanes.hint(lane, now);
+    }
+
+    fn profile(&mut self, wants: Wants, registry: &Registry) -> &mut Profile {
+        let at = self.profiles.iter().position(|(known, _)| *known == wants).unwrap_or_else(|| {
+            let mut profile = Profile::new(&wants);
+            registry.lanes().into_iter().for_each(|lane| profile.learn(lane, registry));
+            self.profiles.push((wants, profile));
+            self.profiles.len() - 1
+        });
+        &mut self.profiles[at].1
+    }
+
+    fn leave(&mut self, session: i64) {
+        if self.seats.remove(&session).is_some() {
+            for (_, profile) in &mut self.profiles {
+                profile.sessions.retain(|&other| other != session);
+            }
+            self.profiles.retain(|(_, profile)| !profile.sessions.is_empty());
+        }
+    }
+
+    fn room(&self, profile: &Profile) -> u64 {
+        profile.sessions.iter().filter_map(|session| self.seats.get(session)).map(|seat| u64::from(seat.free())).sum()
+    }
+
+    fn plan(&mut self, now: Instant) -> Option<Plan> {
+        let count = self.profiles.len();
+        self.turn = self.turn.wrapping_add(1);
+        let (at, lanes) = (0..count).map(|step| (self.turn.wrapping_add(step)) % count).find_map(|at| {
+            let profile = &self.profiles[at].1;
+            if self.room(profile) == 0 {
+                return None;
+            }
+            Some((at, profile.first(LANES_PER_CLAIM, |lane| self.lanes.maybe(lane))?))
+        })?;
+        let slots = self.slots(at);
+        let started: Vec<Started> = lanes.into_iter().map(|lane| self.lanes.start(lane, now)).collect();
+        let max_bytes = i64::try_from(MAX_BATCH_BYTES).unwrap_or(i64::MAX);
+        let lanes = started.iter().map(|started| (started.lane, started.low)).collect();
+        Some(Plan { request: ClaimRequest { lanes, slots, max_bytes }, started })
+    }
+
+    /// Free slots of a profile's sessions, up to a batch; the session served first today is served last tomorrow.
+    fn slots(&mut self, profile: usize) -> Vec<SlotRequest> {
+        let sessions = &mut self.profiles[profile].1.sessions;
+        sessions.rotate_left(1);
+        let mut left = u32::try_from(MAX_BATCH).unwrap_or(u32::MAX);
+        let mut slots = Vec::new();
+        for seat in sessions.iter().filter_map(|session| self.seats.get(session)) {
+            let taken = seat.free().min(left);
+            if taken > 0 {
+                slots.push(SlotRequest { owner: seat.owner, slots: taken });
+                left -= taken;
+            }
+        }
+        slots
+    }
+
+    fn granted(&mut self, plan: &Plan, claim: Claim) -> Vec<(Claimed, Owner)> {
+        for &started in &plan.started {
+            let highest = claim.jobs.iter().filter(|job| job.lane == started.lane).map(|job| job.position).max();
+            self.lanes.end(started, highest, !claim.more, claim.now);
+        }
+        let mut by_session: HashMap<i64, Vec<Claimed>> = HashMap::new();
+        for job in claim.jobs {
+            by_session.entry(job.session_no).or_default().push(job);
+        }
+        let mut orphans = Vec::new();
+        for slot in &plan.request.slots {
+            let Some(jobs) = by_session.remove(&slot.owner.session_no) else { continue };
+            let seat = self.seats.get_mut(&slot.owner.session_no).filter(|seat| seat.owner == slot.owner);
+            let refused = match seat {
+                Some(seat) => {
+                    seat.granted += jobs.len() as u64;
+                    seat.grants.try_send(jobs).err().map(mpsc::error::TrySendError::into_inner)
+                }
+                None => Some(jobs),
+            };
+            orphans.extend(refused.into_iter().flatten().map(|job| (job, slot.owner)));
+        }
+        orphans
+    }
+}

@@ -1,0 +1,134 @@
+//! Hints between schedulers, and the slow look that makes up for those that get lost.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use queue_store::{HintListener, Lane, Registry, Store, StoreError, notify, probe};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::timing::SLOW_POLL;
+use crate::{batch, dispatcher};
+
+/// Hints of that long go out together.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// Tells other schedulers which lanes got jobs.
+#[derive(Clone, Default)]
+pub struct Handle(Arc<Pending>);
+
+#[derive(Default)]
+struct Pending {
+    lanes: Mutex<HashSet<Lane>>,
+    wake: Notify,
+    alone: std::sync::atomic::AtomicBool,
+}
+
+impl Handle {
+    /// These lanes got jobs. Without other schedulers nobody is told.
+    pub fn tell(&self, lanes: &[Lane]) {
+        if lanes.is_empty() || self.0.alone.load(std::sync::atomic::Ordering::Relaxed) {
+            return;
+        }
+        self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner).extend(lanes);
+        self.0.wake.notify_one();
+    }
+
+    /// Whether other schedulers are alive.
+    pub fn alone(&self, alone: bool) {
+        self.0.alone.store(alone, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Sends hints until told to stop.
+    pub async fn send(self, store: Store, stop: CancellationToken) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                () = self.0.wake.notified() => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+            sleep(GATHER).await;
+            let lanes: Vec<Lane> = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner).drain().collect();
+            let sent = async { notify(&mut *store.vital().await?, &lanes).await };
+            if let Err(error) = sent.await {
+                batch::complain("a hint", &error);
+            }
+        }
+    }
+}
+
+/// Receives hints until told to stop. A connection that was lost means that hints were.
+pub async fn receive(
+    store: Store,
+    registry: Arc<Registry>,
+    dispatcher: dispatcher::Handle,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut patience = batch::Patience::default();
+    loop {
+        let ended = tokio::select! {
+            ended = listen(&store, &registry, &dispatcher, &mut patience) => ended,
+            () = stop.cancelled() => return Ok(()),
+        };
+        if let Err(error) = ended {
+            batch::complain("listening for hints", &error);
+        }
+        patience.wait().await;
+    }
+}
+
+async fn listen(
+    store: &Store,
+    registry: &Registry,
+    dispatcher: &dispatcher::Handle,
+    patience: &mut batch::Patience,
+) -> Result<(), StoreError> {
+    let mut listener = HintListener::open(store).await?;
+    *patience = batch::Patience::default();
+    // What came while nobody listened.
+    registry.reload(&mut *store.read().await?).await?;
+    dispatcher.doubt(&registry.lanes());
+    while let Some(lanes) = listener.next().await? {
+        if lanes.iter().any(|lane| registry.queue_name(lane.queue).is_none() || registry.kind_name(lane.kind).is_none())
+        {
+            registry.reload(&mut *store.read().await?).await?;
+        }
+        dispatcher.hint(&lanes);
+    }
+    Ok(())
+}
+
+/// Looks into lanes that idle slots wait for, until told to stop: the guarantee behind the hints.
+pub async fn look(
+    store: Store,
+    registry: Arc<Registry>,
+    dispatcher: dispatcher::Handle,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    loop {
+        match look_once(&store, &registry, &dispatcher).await {
+            Ok(found) => dispatcher.hint(&found),
+            Err(error) => batch::complain("a look into quiet lanes", &error),
+        }
+        tokio::select! {
+            () = sleep(SLOW_POLL) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
+}
+
+async fn look_once(
+    store: &Store,
+    registry: &Registry,
+    dispatcher: &dispatcher::Handle,
+) -> Result<Vec<Lane>, StoreError> {
+    let mut conn = store.hot().await?;
+    let known: HashSet<Lane> = registry.lanes().into_iter().collect();
+    registry.reload(&mut conn).await?;
+    let new = registry.lanes().into_iter().filter(|lane| !known.contains(lane));
+    // A lane that is new here is unknown to the dispatcher too: it looks for itself.
+    dispatcher.hint(&new.collect::<Vec<_>>());
+    let quiet = dispatcher.quiet_lanes();
+    if quiet.is_empty() { Ok(Vec::new()) } else { probe(&mut conn, &quiet).await }
+}

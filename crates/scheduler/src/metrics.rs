@@ -1,0 +1,172 @@
+//! What a scheduler counts. Instruments are made on first use, in or below `main`.
+
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::Counter;
+use queue_core::{AttemptEnd, DeadReason};
+use queue_proto::v1::SettleVerdict;
+use queue_store::{QueueCounts, Store};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::enqueue_writer::Answer;
+use crate::queue_service::is_new;
+use crate::{batch, dispatcher};
+
+/// How old the figures by queue may be.
+const COUNT_INTERVAL: Duration = Duration::from_secs(5);
+/// Queues that have figures of their own; a label's values must be few.
+const MAX_COUNTED_QUEUES: usize = 1_000;
+
+struct Instruments {
+    enqueued: Counter<u64>,
+    duplicates: Counter<u64>,
+    granted: Counter<u64>,
+    empty_claims: Counter<u64>,
+    ended: Counter<u64>,
+    died: Counter<u64>,
+    settled: Counter<u64>,
+    stale: Counter<u64>,
+}
+
+static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
+    let meter = telemetry::meter();
+    let counter = |name, description| meter.u64_counter(name).with_description(description).build();
+    Instruments {
+        enqueued: counter("fencepost.jobs.enqueued", "Jobs stored."),
+        duplicates: counter("fencepost.jobs.enqueue_duplicates", "Enqueues answered with the first job of their key."),
+        granted: counter("fencepost.jobs.granted", "Leases granted."),
+        empty_claims: counter("fencepost.claims.empty", "Claims that found nothing."),
+        ended: counter("fencepost.attempts.ended", "Ended attempts, by how they ended."),
+        died: counter("fencepost.jobs.died", "Jobs that became dead, by reason."),
+        settled: counter("fencepost.settlements", "Settlements answered, by verdict."),
+        stale: counter("fencepost.writes.stale_refused", "Writes with a stale token, refused."),
+    }
+});
+
+/// Jobs were answered.
+pub fn enqueued<'a>(answers: impl Iterator<Item = &'a Answer>) {
+    let (mut new, mut duplicates) = (0, 0);
+    for answer in answers {
+        if is_new(answer) {
+            new += 1;
+        } else if answer.is_ok() {
+            duplicates += 1;
+        }
+    }
+    INSTRUMENTS.enqueued.add(new, &[]);
+    INSTRUMENTS.duplicates.add(duplicates, &[]);
+}
+
+/// A claim brought so many jobs.
+pub fn claimed(jobs: usize) {
+    if jobs == 0 {
+        INSTRUMENTS.empty_claims.add(1, &[]);
+    }
+    INSTRUMENTS.granted.add(jobs as u64, &[]);
+}
+
+/// Attempts have ended.
+pub fn ended(end: AttemptEnd, count: usize) {
+    if count > 0 {
+        INSTRUMENTS.ended.add(count as u64, &[KeyValue::new("end", end.as_str())]);
+    }
+}
+
+/// Jobs have died.
+pub fn died(reason: DeadReason, count: usize) {
+    INSTRUMENTS.died.add(count as u64, &[KeyValue::new("reason", reason.as_str())]);
+}
+
+/// Leases of dead sessions were taken back.
+pub fn lost(leases: usize, dead: usize) {
+    ended(AttemptEnd::Lost, leases);
+    if dead > 0 {
+        INSTRUMENTS.died.add(dead as u64, &[KeyValue::new("reason", "worker_lost")]);
+    }
+}
+
+/// A settlement was answered.
+pub fn settled(verdict: SettleVerdict) {
+    let name = match verdict {
+        SettleVerdict::Applied => "applied",
+        SettleVerdict::Duplicate => "duplicate",
+        SettleVerdict::Fenced => "fenced",
+        SettleVerdict::Rejected | SettleVerdict::Unspecified => "rejected",
+    };
+    INSTRUMENTS.settled.add(1, &[KeyValue::new("verdict", name)]);
+    if verdict == SettleVerdict::Fenced {
+        INSTRUMENTS.stale.add(1, &[]);
+    }
+}
+
+type Latest = Arc<Mutex<Vec<QueueCounts>>>;
+
+/// Reads the figures by queue now and then, for the gauges, until told to stop.
+pub async fn run(store: Store, dispatcher: dispatcher::Handle, stop: CancellationToken) -> anyhow::Result<()> {
+    let latest = Latest::default();
+    // Counters exist from the start, so that zero is exported and not nothing.
+    enqueued([].iter());
+    INSTRUMENTS.stale.add(0, &[]);
+    gauges(&latest, dispatcher);
+    loop {
+        let counts = async { queue_store::queue_counts(&mut *store.read().await?, &[]).await };
+        let counts = counts.await.unwrap_or_else(|error| {
+            batch::complain("counting", &error);
+            // No figures are better than old ones.
+            Vec::new()
+        });
+        *latest.lock().unwrap_or_else(PoisonError::into_inner) = counts.into_iter().take(MAX_COUNTED_QUEUES).collect();
+        tokio::select! {
+            () = sleep(COUNT_INTERVAL) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
+}
+
+fn gauges(latest: &Latest, dispatcher: dispatcher::Handle) {
+    let meter = telemetry::meter();
+    let figures = latest.clone();
+    meter
+        .i64_observable_gauge("fencepost.queue.jobs")
+        .with_description("Jobs of a queue, by state.")
+        .with_callback(move |gauge| {
+            for queue in figures.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                let states = [
+                    ("scheduled", queue.scheduled),
+                    ("ready", queue.ready),
+                    ("leased", queue.leased),
+                    ("dead", queue.dead),
+                ];
+                for (state, count) in states {
+                    gauge.observe(count, &[KeyValue::new("queue", queue.queue.clone()), KeyValue::new("state", state)]);
+                }
+            }
+        })
+        .build();
+    let figures = latest.clone();
+    meter
+        .f64_observable_gauge("fencepost.queue.oldest_ready_age")
+        .with_unit("s")
+        .with_description("How long the oldest ready job of a queue has been ready; 0 if none is.")
+        .with_callback(move |gauge| {
+            for queue in figures.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                let age = queue.oldest_ready_age.unwrap_or_default();
+                gauge.observe(age.as_secs_f64(), &[KeyValue::new("queue", queue.queue.clone())]);
+            }
+        })
+        .build();
+    let seats = dispatcher.clone();
+    meter
+        .u64_observable_gauge("fencepost.sessions")
+        .with_description("Worker sessions connected to this scheduler.")
+        .with_callback(move |gauge| gauge.observe(seats.occupancy().0 as u64, &[]))
+        .build();
+    meter
+        .u64_observable_gauge("fencepost.slots.free")
+        .with_description("Free slots of the sessions connected to this scheduler.")
+        .with_callback(move |gauge| gauge.observe(dispatcher.occupancy().1, &[]))
+        .build();
+}

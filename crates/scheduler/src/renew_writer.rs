@@ -1,0 +1,133 @@
+//! The writer that renews sessions, on connections of its own, and compares what workers hold with what the database says.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use queue_core::{JobId, Token};
+use queue_store::{HeldLease, Owner, Renewal, Store, StoreError, held_leases, renew};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::timing::Timing;
+use crate::{batch, take_back};
+
+/// Heartbeats that wait for the writer; one per session is under way at most.
+const QUEUED: usize = 8_192;
+/// Sessions of one statement.
+const SESSIONS_PER_BATCH: usize = 1_000;
+
+/// A lease as a worker lists it.
+pub type Listed = (JobId, Token);
+
+/// One heartbeat, on the way.
+pub struct Request {
+    /// Proves that this scheduler serves the session.
+    pub owner: Owner,
+    /// Every lease the worker says it holds.
+    pub listed: HashSet<Listed>,
+    /// When the heartbeat arrived.
+    pub received: Instant,
+    /// Where the answer goes. Dropped if the database could not renew.
+    pub answer: oneshot::Sender<Answer>,
+}
+
+/// What became of a heartbeat, after the commit.
+#[derive(Debug)]
+pub enum Answer {
+    /// Renewed. The session does not hold these leases.
+    Renewed(Vec<Listed>),
+    /// The session is dead or served elsewhere.
+    Superseded,
+}
+
+/// The way to the writer.
+#[derive(Clone)]
+pub struct Handle(mpsc::Sender<Request>);
+
+impl Handle {
+    /// Prepares a writer; the returned task must be run.
+    pub fn new(
+        store: Store,
+        timing: Timing,
+        take_back: take_back::Handle,
+    ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
+        let (sender, queue) = mpsc::channel(QUEUED);
+        (Self(sender), run(Task { store, timing, take_back }, queue))
+    }
+
+    /// Hands a heartbeat over. Without room it is dropped: the next one comes.
+    pub fn renew(&self, request: Request) {
+        let _ = self.0.try_send(request);
+    }
+}
+
+struct Task {
+    store: Store,
+    timing: Timing,
+    take_back: take_back::Handle,
+}
+
+async fn run(task: Task, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
+    while let Some(requests) = batch::next(&mut queue, SESSIONS_PER_BATCH, |_| 1).await {
+        if let Err(error) = task.renew(requests).await {
+            // No answer is the right answer: workers move to a scheduler that can renew.
+            batch::complain("a renewal", &error);
+        }
+    }
+    Ok(())
+}
+
+impl Task {
+    async fn renew(&self, requests: Vec<Request>) -> Result<(), StoreError> {
+        // A heartbeat that waited for so long was followed by another. A session's newest stands for all.
+        let fresh = requests.into_iter().filter(|request| request.received.elapsed() < self.timing.heartbeat);
+        let by_owner: BTreeMap<Owner, Request> = fresh.map(|request| (request.owner, request)).collect();
+        if by_owner.is_empty() {
+            return Ok(());
+        }
+        let owners: Vec<Owner> = by_owner.keys().copied().collect();
+        let mut conn = self.store.vital().await?;
+        let renewals = renew(&mut conn, &owners, self.timing.ttl).await?;
+        let mut renewed = HashMap::new();
+        for ((owner, request), renewal) in by_owner.into_iter().zip(renewals) {
+            match renewal {
+                Renewal::Renewed => _ = renewed.insert(owner.session_no, request),
+                Renewal::Superseded => _ = request.answer.send(Answer::Superseded),
+            }
+        }
+        let sessions: Vec<i64> = renewed.keys().copied().collect();
+        let mut held: HashMap<i64, Vec<HeldLease>> = HashMap::new();
+        // The renewals are committed: they are answered also if this look fails.
+        match held_leases(&mut conn, &sessions, self.timing.overdue).await {
+            Ok(leases) => leases.into_iter().for_each(|lease| held.entry(lease.session_no).or_default().push(lease)),
+            Err(error) => {
+                for request in renewed.into_values() {
+                    let _ = request.answer.send(Answer::Renewed(Vec::new()));
+                }
+                return Err(error);
+            }
+        }
+        for (session, request) in renewed {
+            let lost = self.compare(&request, &held.remove(&session).unwrap_or_default());
+            let _ = request.answer.send(Answer::Renewed(lost));
+        }
+        Ok(())
+    }
+
+    /// Takes back what the worker should know of and does not list, and what is overdue; returns what it lists in vain.
+    fn compare(&self, request: &Request, held: &[HeldLease]) -> Vec<Listed> {
+        let age = request.received.elapsed();
+        let mut lost = request.listed.clone();
+        for lease in held {
+            let listed = lost.remove(&(lease.job, lease.token));
+            if lease.overdue {
+                self.take_back.overdue(request.owner, lease.job, lease.token);
+                if listed {
+                    lost.insert((lease.job, lease.token));
+                }
+            } else if !listed && lease.age > self.timing.grant_ack + age {
+                self.take_back.undelivered(request.owner, lease.job, lease.token);
+            }
+        }
+        lost.into_iter().collect()
+    }
+}

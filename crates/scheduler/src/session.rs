@@ -1,0 +1,282 @@
+//! One session's stream, from Welcome to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use queue_core::{Invalid, JobId, MAX_CAPACITY, Outcome, Token};
+use queue_proto::v1::work_request::Message as Request;
+use queue_proto::v1::work_response::Message as Response;
+use queue_proto::{lease_ref, millis, v1};
+use queue_store::{Claimed, Holder, Owner};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use crate::grants::{self, Unacknowledged};
+use crate::handshake::listed;
+use crate::renew_writer::Answer;
+use crate::timing::{MAX_STREAM_AGE, PING_INTERVAL, SILENCE};
+use crate::work_service::Parts;
+use crate::{metrics, renew_writer, settle_writer, status};
+
+/// Messages that wait for a slow reader.
+pub const OUTBOUND: usize = 64;
+/// Settlements of one message: what a worker of the largest capacity can have to say.
+const SETTLEMENTS_PER_MESSAGE: usize = MAX_CAPACITY as usize;
+
+/// Why a stream ends. `Ok` means that the worker has nothing left to do with it.
+type End = Result<(), Status>;
+
+/// The stream of a session that has been welcomed.
+pub struct SessionStream {
+    /// What all streams share.
+    pub parts: Arc<Parts>,
+    /// Proves that this scheduler serves the session.
+    pub owner: Owner,
+    /// From the worker.
+    pub inbound: Streaming<v1::WorkRequest>,
+    /// To the worker.
+    pub outbound: mpsc::Sender<Result<v1::WorkResponse, Status>>,
+    /// From the dispatcher.
+    pub grants: mpsc::Receiver<Vec<Claimed>>,
+    /// Largest message the worker accepts.
+    pub max_message_bytes: usize,
+    /// Fires when the scheduler drains.
+    pub drain: CancellationToken,
+}
+
+/// What the loop keeps.
+struct Running {
+    stream: SessionStream,
+    unacknowledged: Unacknowledged,
+    heartbeat: Option<(u64, oneshot::Receiver<Answer>)>,
+    acks: mpsc::UnboundedReceiver<v1::SettleAck>,
+    /// Bounded by the settlements under way, which are bounded by the writer's queue.
+    ack_sender: mpsc::UnboundedSender<v1::SettleAck>,
+}
+
+impl SessionStream {
+    /// Serves the stream until it ends, then takes back what was not acknowledged in time.
+    pub async fn run(self) {
+        let parts = self.parts.clone();
+        let owner = self.owner;
+        let outbound = self.outbound.clone();
+        let (ack_sender, acks) = mpsc::unbounded_channel();
+        let mut running =
+            Running { stream: self, unacknowledged: Unacknowledged::default(), heartbeat: None, acks, ack_sender };
+        let end = running.serve().await;
+        parts.dispatcher.leave(owner);
+        if let Err(status) = end {
+            tracing::debug!(session.no = owner.session_no, code = ?status.code(), reason = status.message(), "stream ended");
+            let _ = timeout(SILENCE, outbound.send(Err(status))).await;
+        }
+        drop(outbound);
+        running.wait_for_late_grants().await;
+    }
+}
+
+impl Running {
+    async fn serve(&mut self) -> End {
+        let mut ping = interval(PING_INTERVAL);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let age = MAX_STREAM_AGE.mul_f64(1.0 - rand::random::<f64>() / 4.0);
+        let old = Instant::now() + age;
+        let mut heard = Instant::now();
+        let drain = self.stream.drain.clone();
+        let mut draining = false;
+        loop {
+            let late = self.unacknowledged.next_deadline();
+            tokio::select! {
+                message = self.stream.inbound.message() => {
+                    heard = Instant::now();
+                    let Some(message) = message? else { return Ok(()) };
+                    if self.receive(message).await? {
+                        return Ok(());
+                    }
+                }
+                Some(jobs) = self.stream.grants.recv() => self.grant(jobs).await?,
+                answer = answered(&mut self.heartbeat) => self.renewed(answer).await?,
+                Some(ack) = self.acks.recv() => self.acknowledge(ack).await?,
+                _ = ping.tick() => self.send(Response::Ping(v1::Ping {})).await?,
+                () = sleep_until(heard + SILENCE) => return Err(Status::unavailable("nothing was heard of the worker for 6 s")),
+                () = sleep_until(late.unwrap_or(old)), if late.is_some() => self.take_back_late(),
+                () = sleep_until(old), if !draining => {
+                    draining = true;
+                    self.send_drain(Duration::ZERO).await?;
+                }
+                () = drain.cancelled(), if !draining => {
+                    draining = true;
+                    self.send_drain(Duration::from_millis(500).mul_f64(rand::random())).await?;
+                }
+            }
+        }
+    }
+
+    /// Handles one message. True: the worker said goodbye.
+    async fn receive(&mut self, message: v1::WorkRequest) -> Result<bool, Status> {
+        let owner = self.stream.owner;
+        match message.message {
+            None | Some(Request::Ping(_)) => {}
+            Some(Request::Hello(_)) => {
+                return Err(Status::invalid_argument("hello: only the first message may be one"));
+            }
+            Some(Request::Credit(credit)) => self.stream.parts.dispatcher.credit(owner, credit.total),
+            Some(Request::LeaseAck(ack)) => {
+                for lease in ack.leases {
+                    let (job, token) = lease
+                        .try_into()
+                        .map_err(|invalid: Invalid| status::invalid(&invalid.within("lease_ack.leases")))?;
+                    self.unacknowledged.remove(job, token);
+                }
+            }
+            Some(Request::Heartbeat(heartbeat)) => self.heartbeat(heartbeat)?,
+            Some(Request::Settle(settle)) => self.settle(settle).await?,
+            Some(Request::Draining(_)) => self.stream.parts.dispatcher.leave(owner),
+            Some(Request::Bye(_)) => {
+                self.stream.parts.dispatcher.leave(owner);
+                self.stream.parts.close_session(owner).await;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn heartbeat(&mut self, heartbeat: v1::Heartbeat) -> End {
+        let leases = heartbeat.leases.into_iter().map(|lease| (lease.job_id, lease.token));
+        let listed = listed("heartbeat.leases", leases).map_err(|invalid| status::invalid(&invalid))?;
+        // What it lists has arrived, whatever became of its acknowledgement.
+        for &(job, token) in &listed {
+            self.unacknowledged.remove(job, token);
+        }
+        let (answer, answered) = oneshot::channel();
+        self.heartbeat = Some((heartbeat.sequence, answered));
+        let owner = self.stream.owner;
+        self.stream.parts.renewer.renew(renew_writer::Request { owner, listed, received: Instant::now(), answer });
+        Ok(())
+    }
+
+    async fn renewed(&mut self, answer: Option<(u64, Answer)>) -> End {
+        // No answer: the database could not be reached. The worker notices that nothing is renewed.
+        let Some((sequence, answer)) = answer else { return Ok(()) };
+        match answer {
+            Answer::Renewed(lost) => {
+                let lost = lost.into_iter().map(lease_ref).collect();
+                let lease_ttl = Some(millis(self.stream.parts.timing.ttl));
+                self.send(Response::Renewed(v1::Renewed { sequence, lease_ttl, lost })).await
+            }
+            Answer::Superseded => Err(Status::aborted("another stream has taken the session over, or it has expired")),
+        }
+    }
+
+    async fn settle(&mut self, settle: v1::Settle) -> End {
+        if settle.settlements.len() > SETTLEMENTS_PER_MESSAGE {
+            return Err(Status::invalid_argument(format!(
+                "settle.settlements: has more than {SETTLEMENTS_PER_MESSAGE} entries"
+            )));
+        }
+        for (at, settlement) in settle.settlements.into_iter().enumerate() {
+            let field = |invalid: Invalid| status::invalid(&invalid.within(&format!("settle.settlements[{at}]")));
+            let job = JobId::try_from(settlement.job_id).map_err(field)?;
+            let token = Token::try_from(settlement.token).map_err(field)?;
+            self.unacknowledged.remove(job, token);
+            match self.outcome(settlement.outcome) {
+                Ok(outcome) => {
+                    let holder = Holder { job, token, session_no: self.stream.owner.session_no };
+                    let request = settle_writer::Request { holder, outcome, answer: self.ack_sender.clone() };
+                    if !self.stream.parts.settler.settle(request) {
+                        return Err(Status::unavailable("the scheduler is overloaded; send the settlement again"));
+                    }
+                }
+                Err(invalid) => self.reject(job, token, &invalid).await?,
+            }
+        }
+        Ok(())
+    }
+
+    fn outcome(&self, outcome: Option<v1::settlement::Outcome>) -> Result<Outcome, Invalid> {
+        let outcome = outcome.ok_or_else(|| Invalid::new("outcome", "is required"))?;
+        let max = self.stream.parts.max_payload_bytes;
+        let mut outcome = Outcome::try_from(outcome)?.checked(max)?;
+        if let Outcome::Succeeded(success) = &mut outcome {
+            let follow_ups = std::mem::take(&mut success.follow_ups).into_iter().enumerate();
+            let checked = follow_ups.map(|(at, job)| {
+                job.checked(max).map_err(|invalid| invalid.within(&format!("succeeded.follow_ups[{at}]")))
+            });
+            success.follow_ups = checked.collect::<Result<_, _>>()?;
+        }
+        Ok(outcome)
+    }
+
+    async fn reject(&mut self, job: JobId, token: Token, invalid: &Invalid) -> End {
+        let mut ack = v1::SettleAck { job_id: job.get(), token: token.get(), ..v1::SettleAck::default() };
+        ack.set_verdict(v1::SettleVerdict::Rejected);
+        ack.reason = invalid.to_string();
+        metrics::settled(ack.verdict());
+        self.acknowledge(ack).await
+    }
+
+    /// Sends this answer and all others that are there already, in one message.
+    async fn acknowledge(&mut self, first: v1::SettleAck) -> End {
+        let mut acks = vec![first];
+        while let Ok(ack) = self.acks.try_recv() {
+            acks.push(ack);
+        }
+        self.send(Response::SettleAcks(v1::SettleAcks { acks })).await
+    }
+
+    async fn grant(&mut self, jobs: Vec<Claimed>) -> End {
+        let parts = self.stream.parts.clone();
+        let deadline = Instant::now() + parts.timing.grant_ack;
+        for job in &jobs {
+            self.unacknowledged.add(job.job, job.token, deadline);
+        }
+        for message in grants::messages(jobs, &parts.registry, parts.timing.ttl, self.stream.max_message_bytes) {
+            self.send(Response::Grants(message)).await?;
+        }
+        Ok(())
+    }
+
+    fn take_back_late(&mut self) {
+        for (job, token) in self.unacknowledged.late(Instant::now()) {
+            self.stream.parts.take_back.undelivered(self.stream.owner, job, token);
+        }
+    }
+
+    async fn send_drain(&mut self, reconnect_after: Duration) -> End {
+        self.stream.parts.dispatcher.leave(self.stream.owner);
+        self.send(Response::Drain(v1::Drain { reconnect_after: Some(millis(reconnect_after)) })).await
+    }
+
+    /// A reader that takes nothing for so long is gone; it holds up only its own stream.
+    async fn send(&mut self, message: Response) -> End {
+        let message = v1::WorkResponse { message: Some(message) };
+        match timeout(SILENCE, self.stream.outbound.send(Ok(message))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Status::unavailable("the worker has closed the stream")),
+            Err(_) => Err(Status::unavailable("the worker reads nothing")),
+        }
+    }
+
+    /// After the stream: grants that nobody acknowledges go back in time, unless the session has a newer stream by then.
+    async fn wait_for_late_grants(&mut self) {
+        while let Ok(jobs) = self.stream.grants.try_recv() {
+            for job in jobs {
+                self.unacknowledged.add(job.job, job.token, Instant::now());
+            }
+        }
+        while let Some(deadline) = self.unacknowledged.next_deadline() {
+            sleep_until(deadline).await;
+            self.take_back_late();
+        }
+    }
+}
+
+/// The answer to the heartbeat under way; pending if there is none, `None` if the writer gave none.
+async fn answered(heartbeat: &mut Option<(u64, oneshot::Receiver<Answer>)>) -> Option<(u64, Answer)> {
+    let Some((sequence, receiver)) = heartbeat else { return std::future::pending().await };
+    let sequence = *sequence;
+    let answer = receiver.await.ok();
+    *heartbeat = None;
+    Some((sequence, answer?))
+}

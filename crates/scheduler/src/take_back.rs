@@ -1,0 +1,96 @@
+//! The writer that takes leases back on the scheduler's own account.
+
+use queue_core::{AttemptEnd, JobId, MAX_BATCH, Token};
+use queue_store::{Owner, Store, StoreError, Transaction, Unheld, take_back};
+use tokio::sync::mpsc;
+
+use crate::{batch, dispatcher, metrics};
+
+/// Requests that wait for the writer. What finds no room is found again by the next heartbeat.
+const QUEUED: usize = 20_000;
+/// Tries of a batch. What stays is found again by the next heartbeat.
+const TRIES: usize = 5;
+
+struct Request {
+    lease: Unheld,
+    end: AttemptEnd,
+}
+
+/// The way to the writer.
+#[derive(Clone)]
+pub struct Handle(mpsc::Sender<Request>);
+
+impl Handle {
+    /// Prepares a writer; the returned task must be run.
+    pub fn new(store: Store, dispatcher: dispatcher::Handle) -> (Self, impl Future<Output = anyhow::Result<()>>) {
+        let (sender, queue) = mpsc::channel(QUEUED);
+        (Self(sender), run(store, dispatcher, queue))
+    }
+
+    /// A grant that its worker never acknowledged or does not list: goes back and costs nothing.
+    pub fn undelivered(&self, owner: Owner, job: JobId, token: Token) {
+        self.send(owner, job, token, AttemptEnd::Undelivered);
+    }
+
+    /// A lease that has outlived its job's timeout by far: uses an attempt.
+    pub fn overdue(&self, owner: Owner, job: JobId, token: Token) {
+        self.send(owner, job, token, AttemptEnd::TimedOut);
+    }
+
+    fn send(&self, owner: Owner, job: JobId, token: Token, end: AttemptEnd) {
+        if self.0.try_send(Request { lease: Unheld { job, token, owner }, end }).is_err() {
+            tracing::debug!(job.id = %job, lease.token = %token, "no room to take a lease back now");
+        }
+    }
+}
+
+async fn run(store: Store, dispatcher: dispatcher::Handle, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
+    while let Some(requests) = batch::next(&mut queue, MAX_BATCH, |_| 1).await {
+        for (end, reason) in [
+            (AttemptEnd::Undelivered, "the grant was never acknowledged"),
+            (AttemptEnd::TimedOut, "the worker did not end the job long after its timeout"),
+        ] {
+            let mut leases: Vec<Unheld> =
+                requests.iter().filter(|request| request.end == end).map(|request| request.lease).collect();
+            leases.sort_unstable();
+            leases.dedup();
+            if !leases.is_empty() {
+                persist(&store, &dispatcher, &leases, end, reason).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn persist(store: &Store, dispatcher: &dispatcher::Handle, leases: &[Unheld], end: AttemptEnd, reason: &str) {
+    let mut patience = batch::Patience::default();
+    for _ in 0..TRIES {
+        match attempt(store, dispatcher, leases, end, reason).await {
+            Ok(()) => return,
+            Err(error) => batch::complain("a take-back", &error),
+        }
+        patience.wait().await;
+    }
+}
+
+async fn attempt(
+    store: &Store,
+    dispatcher: &dispatcher::Handle,
+    leases: &[Unheld],
+    end: AttemptEnd,
+    reason: &str,
+) -> Result<(), StoreError> {
+    let mut conn = store.hot().await?;
+    let mut tx = Transaction::begin(&mut conn).await?;
+    let taken = take_back(tx.conn(), leases, end, reason, &|lane| dispatcher.low(lane)).await?;
+    tx.commit().await?;
+    for (job, token, _) in &taken {
+        tracing::info!(job.id = %job, lease.token = %token, end = end.as_str(), "lease taken back");
+    }
+    metrics::ended(end, taken.len());
+    let mut lanes: Vec<_> = taken.into_iter().map(|(_, _, lane)| lane).collect();
+    lanes.sort_unstable();
+    lanes.dedup();
+    dispatcher.hint(&lanes);
+    Ok(())
+}

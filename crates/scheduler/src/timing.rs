@@ -1,0 +1,51 @@
+//! Every interval of the scheduler, derived from few flags.
+
+use std::time::Duration;
+
+use crate::ServeArgs;
+
+/// How often either side of a stream says something.
+pub const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// A peer that was silent for so long is gone.
+pub const SILENCE: Duration = Duration::from_secs(6);
+/// How often lanes are looked at for jobs of which no hint came. The guarantee behind the hints.
+pub const SLOW_POLL: Duration = Duration::from_secs(2);
+/// Largest age of a stream; less a random part of up to a quarter, so that load spreads after replicas changed.
+pub const MAX_STREAM_AGE: Duration = Duration::from_mins(30);
+/// Longest wait between two tries of a statement while the database is away.
+pub const MAX_RETRY_WAIT: Duration = Duration::from_secs(1);
+
+/// Intervals and bounds.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// How long leases outlive a heartbeat.
+    pub ttl: Duration,
+    /// Between two heartbeats.
+    pub heartbeat: Duration,
+    /// For the acknowledgement of a grant.
+    pub grant_ack: Duration,
+    /// Between two beats of a scheduler.
+    pub beat: Duration,
+    /// Silence of all schedulers after which sessions get one lease time of grace.
+    pub gap: Duration,
+    /// How long after its timeout a lease is taken back.
+    pub overdue: Duration,
+    /// Longest time in which an insert may still commit a position it got: its statement and one idle wait.
+    pub insert_lag: Duration,
+}
+
+impl Timing {
+    /// Derives the intervals.
+    pub fn new(args: &ServeArgs) -> Self {
+        let ttl = args.session_ttl;
+        Self {
+            ttl,
+            heartbeat: args.heartbeat_interval.unwrap_or(ttl / 3),
+            grant_ack: args.grant_ack_timeout.unwrap_or(ttl / 3),
+            beat: (ttl / 10).min(Duration::from_secs(1)),
+            gap: ttl / 2,
+            overdue: args.overdue_allowance,
+            insert_lag: args.db_statement_timeout + args.db_idle_timeout,
+        }
+    }
+}
