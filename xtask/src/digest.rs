@@ -23,8 +23,8 @@ impl FileDigest {
     }
 
     fn of_content(content: &[u8]) -> Self {
-        // A file is never longer than 64 bits can say.
-        let lines = content.iter().filter(|byte| **byte == b'\n').count() as u64;
+        // Splitting gives one piece more than there are newlines. A file is never longer than 64 bits can say.
+        let lines = content.split(|byte| *byte == b'\n').count() as u64 - 1;
         Self { sha256: hex(&Sha256::digest(content)), bytes: content.len() as u64, lines }
     }
 

@@ -4,17 +4,23 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod database;
+mod demo;
 mod digest;
 mod interrupt;
 mod lint;
 mod pg;
 mod pinned;
 mod postgres;
+mod probe;
 mod psql;
 mod query_data;
 mod run;
+mod service;
+mod stack;
 mod test;
 mod tidy;
+mod up;
 mod workspace;
 
 use interrupt::Interrupt;
@@ -29,6 +35,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Runs real files through the whole system, kills a worker half-way, and checks every result.
+    Demo(demo::Args),
+    /// Starts the whole system and keeps it running until Ctrl-C.
+    Up(stack::Args),
     /// Starts a private PostgreSQL, prints its URL, and runs until Ctrl-C or until a given command ends.
     #[command(hide = true)]
     Pg(pg::Args),
@@ -58,6 +68,8 @@ async fn perform(task: Task) -> anyhow::Result<ExitCode> {
     // Before anything is started: from here on a signal ends the task in order instead of the process at once.
     let mut interrupt = Interrupt::listen()?;
     match task {
+        Task::Demo(args) => demo::run(&args, &mut interrupt).await,
+        Task::Up(args) => up::run(&args, &mut interrupt).await,
         Task::Pg(args) => pg::run(args, &mut interrupt).await,
         Task::Sqlx(args) => query_data::run(&args, &mut interrupt).await,
         Task::Test(args) => test::run(&args, &mut interrupt).await,
