@@ -16,7 +16,8 @@ create table fencepost.installation (
 comment on table fencepost.installation is 'One row: which database this is among several, and the WAL timeline last seen.';
 comment on column fencepost.installation.shard is 'Part of every job id, so that several databases behind one scheduler never give the same id.';
 comment on column fencepost.installation.timeline is 'WAL timeline last seen. A new one means a failover, after which the token sequence is skipped ahead.';
-insert into fencepost.installation default values;
+insert into fencepost.installation (timeline)
+values (case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end);
 
 create sequence fencepost.job_seq cache 64;
 comment on sequence fencepost.job_seq is 'Low part of job ids; its order means nothing.';

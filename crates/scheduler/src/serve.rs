@@ -152,17 +152,21 @@ async fn run(
         server = server.tls_config(tls).context("set TLS up")?;
     }
     let max_inbound = MAX_BATCH_BYTES.max(3 * args.max_payload_bytes) + MESSAGE_MARGIN;
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(queue_proto::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .context("describe the services")?;
+    let describe = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(queue_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // The released grpcurl knows only the older of the two.
+    let reflection = describe().build_v1().context("describe the services")?;
+    let older_reflection = describe().build_v1alpha().context("describe the services")?;
     let guard = tonic::service::InterceptorLayer::new(auth);
     let closed = CancellationToken::new();
     let serving = server
         .layer(guard)
         .add_service(health_service)
         .add_service(reflection)
+        .add_service(older_reflection)
         .add_service(QueueServiceServer::new(queues).max_decoding_message_size(max_inbound))
         .add_service(
             WorkServiceServer::new(work).max_decoding_message_size(max_inbound).max_encoding_message_size(usize::MAX),
