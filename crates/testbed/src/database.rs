@@ -7,6 +7,7 @@ use std::time::Duration;
 use queue_store::{Store, StoreConfig};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
+use tokio::sync::RwLock;
 
 use crate::template;
 
@@ -31,6 +32,20 @@ pub struct TestDatabase {
 ///
 /// Bounded by [`PATIENCE`]. The database goes also when the test panics.
 pub async fn db_test(test: impl AsyncFnOnce(&TestDatabase)) {
+    let _others = RUNNING.read().await;
+    audited(test).await;
+}
+
+/// As [`db_test`], while no other test of this process runs: for what is counted for the whole server.
+pub async fn db_test_alone(test: impl AsyncFnOnce(&TestDatabase)) {
+    let _nobody = RUNNING.write().await;
+    audited(test).await;
+}
+
+/// Held for reading by each test with a database, for writing by one that must be alone.
+static RUNNING: RwLock<()> = RwLock::const_new(());
+
+async fn audited(test: impl AsyncFnOnce(&TestDatabase)) {
     let db = TestDatabase::new().await;
     tokio::time::timeout(PATIENCE, async {
         test(&db).await;

@@ -18,7 +18,7 @@ mod ports;
 mod processes;
 mod template;
 
-pub use database::{PATIENCE, TestDatabase, db_test, server_url};
+pub use database::{PATIENCE, TestDatabase, db_test, db_test_alone, server_url};
 pub use eventually::eventually;
 pub use ports::{free_address, listening};
 pub use processes::{Process, Processes};

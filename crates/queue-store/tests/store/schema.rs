@@ -5,6 +5,7 @@ use std::time::Duration;
 use queue_store::{StoreError, check_schema, migrate};
 use sqlx::postgres::PgPoolOptions;
 use testbed::{PATIENCE, TestDatabase, db_test};
+use tokio::task::LocalSet;
 
 /// An empty database in the place of the migrated one.
 async fn empty(db: &TestDatabase) {
@@ -42,12 +43,14 @@ async fn ten_that_migrate_at_once_all_succeed() {
     db_test(async |db| {
         empty(db).await;
         let url = db.url();
+        let local = LocalSet::new();
         let started: Vec<_> = (0..10)
             .map(|_| {
                 let url = url.clone();
-                tokio::spawn(async move { migrate(&url, None).await })
+                local.spawn_local(async move { migrate(&url, None).await })
             })
             .collect();
+        local.await;
         for one in started {
             one.await.expect("no panic").expect("applies, or waits for the one that does");
         }

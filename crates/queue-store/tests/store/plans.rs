@@ -1,0 +1,194 @@
+//! Plans of the hot statements: through indexes, on tables without statistics, with fresh ones and with stale ones.
+//!
+//! The statements are those that the functions have prepared on the very connection, and the plans those that they run with.
+
+use std::time::Duration;
+
+use queue_core::{AttemptEnd, Start};
+use queue_store::{PgConnection, Succeeding, Warden};
+use sqlx::{AssertSqlSafe, Connection};
+use testbed::{TestDatabase, db_test};
+
+use crate::fixture::{Desk, LOWS, failed, holder, job, unheld};
+
+/// Rows of each place.
+const READY: usize = 10_000;
+const LEASED: u32 = 5_000;
+const SCHEDULED: usize = 5_000;
+/// Statements that must have been seen on a hot connection.
+const HOT: [&str; 8] =
+    ["claim", "settle_succeeded", "settle_endings", "policies", "place", "take_back", "check_warden", "reap_page"];
+
+/// Nobody gathers statistics but the test.
+async fn no_autovacuum(db: &TestDatabase) {
+    db.run(
+        "do $$ declare t text; begin
+            for t in select oid::regclass::text from pg_class
+                where relnamespace = 'fencepost'::regnamespace and relkind = 'r'
+            loop execute format('alter table %s set (autovacuum_enabled = off)', t); end loop;
+        end $$",
+    )
+    .await;
+}
+
+async fn load(desk: &Desk<'_>) {
+    desk.add_many(READY + LEASED as usize).await;
+    let mut later = job("later");
+    later.start = Start::After(Duration::from_hours(1));
+    for batch in vec![later; SCHEDULED].chunks(queue_core::MAX_BATCH) {
+        desk.enqueue(batch).await;
+    }
+    let owner = desk.session().await;
+    assert_eq!(desk.claim(&[(owner, LEASED)]).await.len(), LEASED as usize);
+}
+
+/// Uses every hot statement on one connection.
+async fn use_all(desk: &Desk<'_>, conn: &mut PgConnection, warden: Warden) {
+    let owner = desk.session().await;
+    let held = queue_store::claim(conn, &desk.request(&[(owner, 4)])).await.expect("claims").jobs;
+    let row = Succeeding { holder: holder(&held[0]), result: None, effect: Some(b"e") };
+    queue_store::settle_succeeded(conn, &[row]).await.expect("settles");
+    let mut tx = conn.begin().await.expect("begins");
+    queue_store::settle_endings(&mut tx, &[failed(&held[1])], LOWS).await.expect("settles");
+    let lost = [unheld(&held[2], owner)];
+    queue_store::take_back(&mut tx, &lost, AttemptEnd::Undelivered, "gone", LOWS).await.expect("takes back");
+    tx.commit().await.expect("commits");
+    desk.db.expire_session(owner.session_no).await;
+    desk.expire(warden).await.expect("the warden");
+    let mut tx = conn.begin().await.expect("begins");
+    let reaped = queue_store::reap_page(&mut tx, warden, 10, LOWS).await.expect("reaps").expect("the warden");
+    assert_eq!(reaped.leases, 1);
+    tx.commit().await.expect("commits");
+}
+
+/// Names and plans of what was prepared on a connection. All parameters are null unless given.
+async fn plans(conn: &mut PgConnection, parameters: Option<&str>) -> Vec<(String, Vec<String>)> {
+    let prepared: Vec<(String, String, i32)> = sqlx::query_as(
+        "select name, statement, cardinality(parameter_types) from pg_prepared_statements where statement like '-- %'",
+    )
+    .persistent(false)
+    .fetch_all(&mut *conn)
+    .await
+    .expect("reads");
+    let mut plans = Vec::new();
+    for (id, statement, count) in prepared {
+        let nulls = vec!["null"; usize::try_from(count).unwrap_or_default()].join(", ");
+        let arguments = if count == 0 { String::new() } else { format!("({})", parameters.unwrap_or(&nulls)) };
+        let explain = AssertSqlSafe(format!("explain (costs off) execute {id}{arguments}"));
+        let lines: Vec<String> =
+            sqlx::query_scalar(explain).persistent(false).fetch_all(&mut *conn).await.expect("explains");
+        let name = statement.trim_start_matches("-- ").lines().next().unwrap_or_default().trim().to_owned();
+        plans.push((name, lines));
+    }
+    plans
+}
+
+/// Whether a plan's line reads one of the tables that grow with the backlog.
+fn reads_hot_table(line: &str) -> bool {
+    let Some((_, after)) = line.split_once(" on ") else { return false };
+    let table = after.split(' ').next().unwrap_or_default();
+    matches!(table, "ready" | "lease" | "scheduled" | "job" | "job_kept") || table.starts_with("job_2")
+}
+
+/// Refuses what reads a table whole, or the whole of an index.
+fn check(name: &str, plan: &[String]) {
+    let text = || format!("{name}:\n{}", plan.join("\n"));
+    for (at, line) in plan.iter().enumerate() {
+        let joins = line.contains(" Join") && (line.contains("Hash") || line.contains("Merge"));
+        assert!(!joins, "{}", text());
+        assert!(!(line.contains("Seq Scan") && reads_hot_table(line)), "{}", text());
+        assert!(!(line.contains("Bitmap Heap Scan") && reads_hot_table(line)), "{}", text());
+        if line.contains("Index Scan") && reads_hot_table(line) {
+            let condition = plan.get(at + 1).map(String::as_str).unwrap_or_default();
+            assert!(condition.contains("Index Cond:"), "reads the whole index: {}", text());
+            if line.contains("ready_pkey") {
+                assert!(condition.contains("kind_id"), "reads more than the lane: {}", text());
+            }
+        }
+    }
+}
+
+async fn check_hot(desk: &Desk<'_>) {
+    let warden = desk.acquire("reaper-1", Some(Warden(0))).await.expect("free");
+    let store = desk.db.another_store();
+    let mut conn = store.hot().await.expect("connects");
+    use_all(desk, &mut conn, warden).await;
+    let plans = plans(&mut conn, None).await;
+    for name in HOT {
+        assert!(plans.iter().any(|(seen, _)| seen == name), "{name} was not used");
+    }
+    for (name, plan) in &plans {
+        check(name, plan);
+    }
+}
+
+/// Promotion has connections whose plans are not held to indexes.
+async fn check_promote(desk: &Desk<'_>) {
+    let mut conn = desk.store.enqueue().await.expect("connects");
+    sqlx::raw_sql("deallocate all").execute(&mut *conn).await.expect("forgets");
+    conn.clear_cached_statements().await.expect("forgets");
+    queue_store::promote(&mut conn, 1_000).await.expect("promotes");
+    for mode in ["set plan_cache_mode = force_generic_plan", "set plan_cache_mode = force_custom_plan"] {
+        sqlx::raw_sql(mode).execute(&mut *conn).await.expect("sets");
+        let plans = plans(&mut conn, Some("1000")).await;
+        let (name, plan) = plans.iter().find(|(name, _)| name == "promote").expect("prepared");
+        check(name, plan);
+    }
+}
+
+#[tokio::test]
+async fn hot_statements_use_indexes_on_tables_without_statistics() {
+    db_test(async |db| {
+        no_autovacuum(db).await;
+        let desk = Desk::open(db).await;
+        load(&desk).await;
+        check_hot(&desk).await;
+        check_promote(&desk).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hot_statements_use_indexes_on_tables_with_fresh_statistics() {
+    db_test(async |db| {
+        no_autovacuum(db).await;
+        let desk = Desk::open(db).await;
+        load(&desk).await;
+        db.run("vacuum analyze").await;
+        check_hot(&desk).await;
+        check_promote(&desk).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hot_statements_use_indexes_on_tables_with_stale_statistics() {
+    db_test(async |db| {
+        no_autovacuum(db).await;
+        let desk = Desk::open(db).await;
+        // Full when they were read, as far as jobs go, and empty as far as the hot tables go.
+        db.run("vacuum analyze").await;
+        load(&desk).await;
+        check_hot(&desk).await;
+        check_promote(&desk).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hot_statements_use_indexes_when_their_plans_were_made_on_empty_tables() {
+    db_test(async |db| {
+        no_autovacuum(db).await;
+        let desk = Desk::open(db).await;
+        let warden = desk.warden().await;
+        desk.add_many(4).await;
+        let store = db.another_store();
+        let mut conn = store.hot().await.expect("connects");
+        use_all(&desk, &mut conn, warden).await;
+        load(&desk).await;
+        for (name, plan) in plans(&mut conn, None).await {
+            check(&name, &plan);
+        }
+    })
+    .await;
+}
