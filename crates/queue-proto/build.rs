@@ -6,6 +6,7 @@ use std::{env, fs};
 
 const FILES: [&str; 4] = ["job", "queue_service", "work_service", "maintenance_service"];
 
+#[expect(clippy::disallowed_methods, reason = "cargo tells build scripts by environment")]
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
     println!("cargo::rerun-if-changed={}", root.display());

@@ -37,8 +37,9 @@ impl fmt::Debug for StoreConfig {
     }
 }
 
-/// Connections for sessions, renewal and reaping. Three statements of that kind run side by side at most.
-const VITAL_CONNECTIONS: u32 = 4;
+/// Connections for sessions, renewal and reaping: one each for the listener, the beat, renewals, take-backs and the reaper,
+/// and two for sessions that are opened.
+const VITAL_CONNECTIONS: u32 = 7;
 
 /// The database: pools by kind of work.
 #[derive(Debug, Clone)]
@@ -81,8 +82,8 @@ impl Store {
             enqueue: pool(config.hot_connections).connect_lazy_with(base.clone()),
             hot: pool(config.hot_connections)
                 .after_connect(|conn, _| Box::pin(scheduler::notice_failover(conn)))
-                .connect_lazy_with(hot),
-            vital: pool(VITAL_CONNECTIONS).connect_lazy_with(base.clone()),
+                .connect_lazy_with(hot.clone()),
+            vital: pool(VITAL_CONNECTIONS).connect_lazy_with(hot),
             read: pool(config.read_connections).connect_lazy_with(base),
         })
     }

@@ -19,11 +19,11 @@ mod promote;
 mod reap;
 mod registry;
 mod scheduler;
-mod transaction;
 mod session;
 mod settle;
 mod take_back;
 mod tidy;
+mod transaction;
 
 pub use claim::{Claim, ClaimRequest, Claimed, SlotRequest, claim};
 pub use connect::{Store, StoreConfig};
@@ -45,8 +45,8 @@ pub use scheduler::{SchedulerId, beat, register_scheduler, retire_scheduler};
 pub use session::{HeldLease, Hello, Owner, Renewal, Session, close_session, held_leases, hello, renew};
 pub use settle::{Holder, SettledEffect, Succeeding, settle_succeeded};
 pub use take_back::{Unheld, take_back};
-pub use transaction::Transaction;
 pub use tidy::{Tidied, audit, tidy};
+pub use transaction::Transaction;
 
 /// The connection that every function here works on.
 pub use sqlx::PgConnection;

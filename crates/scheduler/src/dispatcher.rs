@@ -87,7 +87,9 @@ impl Handle {
     /// Hints may have been missed, or a commit's answer: reads these lanes from their start once.
     pub fn doubt(&self, lanes: &[Lane]) {
         let mut state = self.state();
-        lanes.iter().for_each(|&lane| state.lanes.doubt(lane));
+        for &lane in lanes {
+            state.lanes.doubt(lane);
+        }
         drop(state);
         self.0.wake.notify_one();
     }

@@ -9,7 +9,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use tonic::Status;
 
-use crate::{batch, dispatcher, hints, promoter, status};
+use crate::ready::Ready;
+use crate::{batch, promoter, status};
 
 /// Requests that wait for the writer.
 const QUEUED_REQUESTS: usize = 4_096;
@@ -42,12 +43,11 @@ impl EnqueueWriter {
     pub fn new(
         store: Store,
         registry: Arc<Registry>,
-        dispatcher: dispatcher::Handle,
-        hints: hints::Handle,
+        ready: Ready,
         promoter: promoter::Handle,
     ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (requests, queue) = mpsc::channel(QUEUED_REQUESTS);
-        let task = Task { store: store.clone(), dispatcher, hints, promoter };
+        let task = Task { store: store.clone(), ready, promoter };
         let handle = Self { requests, room: Arc::new(Semaphore::new(QUEUED_KIB)), registry, store };
         (handle, task.run(queue))
     }
@@ -96,8 +96,7 @@ impl EnqueueWriter {
 
 struct Task {
     store: Store,
-    dispatcher: dispatcher::Handle,
-    hints: hints::Handle,
+    ready: Ready,
     promoter: promoter::Handle,
 }
 
@@ -168,8 +167,7 @@ impl Task {
                 lanes.push(row.lane);
             }
         }
-        self.dispatcher.hint(&lanes);
-        self.hints.tell(&lanes);
+        self.ready.tell(lanes);
         if later {
             self.promoter.look();
         }

@@ -8,7 +8,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::{batch, dispatcher, hints};
+use crate::batch;
+use crate::ready::Ready;
 
 /// Jobs of one promotion.
 const PAGE: i64 = 500;
@@ -29,13 +30,7 @@ impl Handle {
 }
 
 /// Promotes until told to stop.
-pub async fn run(
-    store: Store,
-    dispatcher: dispatcher::Handle,
-    hints: hints::Handle,
-    wake: Handle,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
+pub async fn run(store: Store, ready: Ready, wake: Handle, stop: CancellationToken) -> anyhow::Result<()> {
     let mut sleep = Duration::ZERO;
     while !stop.is_cancelled() {
         tokio::select! {
@@ -44,8 +39,7 @@ pub async fn run(
         }
         sleep = match run_once(&store).await {
             Ok(promoted) => {
-                dispatcher.hint(&promoted.lanes);
-                hints.tell(&promoted.lanes);
+                ready.tell(promoted.lanes);
                 promoted.next_due.unwrap_or(MAX_SLEEP).clamp(MIN_SLEEP, MAX_SLEEP)
             }
             Err(error) => {

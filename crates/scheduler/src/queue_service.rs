@@ -36,7 +36,7 @@ impl Queues {
 #[tonic::async_trait]
 impl QueueService for Queues {
     async fn enqueue(&self, request: Request<v1::EnqueueRequest>) -> Result<Response<v1::EnqueueResponse>, Status> {
-        let traceparent = traceparent(&request);
+        let traceparent = trace(&request);
         let job = request.into_inner().job.ok_or_else(|| Status::invalid_argument("job: is required"))?;
         let job = self.check(job, traceparent.as_deref()).map_err(|invalid| status::invalid(&invalid.within("job")))?;
         let answer = self.writer.enqueue(vec![job]).await?.pop();
@@ -48,7 +48,7 @@ impl QueueService for Queues {
         &self,
         request: Request<v1::EnqueueBatchRequest>,
     ) -> Result<Response<v1::EnqueueBatchResponse>, Status> {
-        let traceparent = traceparent(&request);
+        let traceparent = trace(&request);
         let jobs = request.into_inner().jobs;
         if jobs.is_empty() || jobs.len() > MAX_BATCH {
             return Err(Status::invalid_argument(format!(
@@ -118,10 +118,15 @@ impl QueueService for Queues {
     }
 }
 
-/// The caller's trace context, if it is one.
-fn traceparent<T>(request: &Request<T>) -> Option<String> {
-    let given = request.metadata().get("traceparent")?.to_str().ok()?;
-    (given.len() <= queue_core::MAX_TRACEPARENT_BYTES).then(|| given.to_owned())
+/// The trace context that jobs carry: of a span of this call where traces are exported, else the caller's own.
+fn trace<T>(request: &Request<T>) -> Option<String> {
+    let given = request.metadata().get("traceparent").and_then(|given| given.to_str().ok());
+    let given = given.filter(|given| given.len() <= queue_core::MAX_TRACEPARENT_BYTES);
+    let span = tracing::info_span!("enqueue");
+    if let Some(given) = given {
+        telemetry::set_parent(&span, given);
+    }
+    span.in_scope(telemetry::current_traceparent).or_else(|| given.map(str::to_owned))
 }
 
 fn response(answer: Enqueued) -> Result<v1::EnqueueResponse, Status> {

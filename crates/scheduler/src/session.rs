@@ -61,18 +61,38 @@ impl SessionStream {
     pub async fn run(self) {
         let parts = self.parts.clone();
         let owner = self.owner;
-        let outbound = self.outbound.clone();
         let (ack_sender, acks) = mpsc::unbounded_channel();
         let mut running =
             Running { stream: self, unacknowledged: Unacknowledged::default(), heartbeat: None, acks, ack_sender };
         let end = running.serve().await;
         parts.dispatcher.leave(owner);
+        let Running { stream: Self { outbound, grants, .. }, unacknowledged, .. } = running;
         if let Err(status) = end {
             tracing::debug!(session.no = owner.session_no, code = ?status.code(), reason = status.message(), "stream ended");
             let _ = timeout(SILENCE, outbound.send(Err(status))).await;
         }
         drop(outbound);
-        running.wait_for_late_grants().await;
+        wait_for_late_grants(&parts, owner, grants, unacknowledged).await;
+    }
+}
+
+/// After the stream: grants that nobody acknowledges go back in time, unless the session has a newer stream by then.
+async fn wait_for_late_grants(
+    parts: &Parts,
+    owner: Owner,
+    mut grants: mpsc::Receiver<Vec<Claimed>>,
+    mut unacknowledged: Unacknowledged,
+) {
+    while let Ok(jobs) = grants.try_recv() {
+        for job in jobs {
+            parts.take_back.undelivered(owner, job.job, job.token);
+        }
+    }
+    while let Some(deadline) = unacknowledged.next_deadline() {
+        sleep_until(deadline).await;
+        for (job, token) in unacknowledged.late(Instant::now()) {
+            parts.take_back.undelivered(owner, job, token);
+        }
     }
 }
 
@@ -255,19 +275,6 @@ impl Running {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Status::unavailable("the worker has closed the stream")),
             Err(_) => Err(Status::unavailable("the worker reads nothing")),
-        }
-    }
-
-    /// After the stream: grants that nobody acknowledges go back in time, unless the session has a newer stream by then.
-    async fn wait_for_late_grants(&mut self) {
-        while let Ok(jobs) = self.stream.grants.try_recv() {
-            for job in jobs {
-                self.unacknowledged.add(job.job, job.token, Instant::now());
-            }
-        }
-        while let Some(deadline) = self.unacknowledged.next_deadline() {
-            sleep_until(deadline).await;
-            self.take_back_late();
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The writer that settles leases.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use queue_core::{AttemptEnd, MAX_BATCH, Next, Outcome};
@@ -12,7 +11,8 @@ use queue_store::{
 use tokio::sync::mpsc;
 
 use crate::enqueue_writer::EnqueueWriter;
-use crate::{batch, dispatcher, metrics, promoter};
+use crate::ready::Ready;
+use crate::{batch, metrics, promoter};
 
 /// Settlements that wait for the writer. A stream that finds no room is closed; its worker keeps the results and sends
 /// them again.
@@ -43,12 +43,12 @@ impl Handle {
     /// Prepares a writer; the returned task must be run.
     pub fn new(
         store: Store,
-        dispatcher: dispatcher::Handle,
+        ready: Ready,
         promoter: promoter::Handle,
         enqueuer: EnqueueWriter,
     ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (sender, queue) = mpsc::channel(QUEUED);
-        let task = Arc::new(Task { store, dispatcher, promoter, enqueuer });
+        let task = Arc::new(Task { store, ready, promoter, enqueuer });
         (Self(sender), run(task, queue))
     }
 
@@ -60,7 +60,7 @@ impl Handle {
 
 struct Task {
     store: Store,
-    dispatcher: dispatcher::Handle,
+    ready: Ready,
     promoter: promoter::Handle,
     enqueuer: EnqueueWriter,
 }
@@ -144,7 +144,7 @@ impl Task {
         let rows: Vec<Ending> = requests.iter().filter_map(ending).collect();
         let mut conn = self.store.hot().await?;
         let mut tx = Transaction::begin(&mut conn).await?;
-        let settled = settle_endings(tx.conn(), &rows, &|lane| self.dispatcher.low(lane)).await?;
+        let settled = settle_endings(tx.conn(), &rows, &|lane| self.ready.low(lane)).await?;
         tx.commit().await?;
         self.tell(&rows, &settled);
         let verdict = |settled: Option<_>| settled.map(|_| Verdict::Applied(v1::EffectVerdict::Unspecified));
@@ -153,13 +153,13 @@ impl Task {
 
     /// Wakes whoever has to do with where the jobs went.
     fn tell(&self, rows: &[Ending], settled: &[Option<(Next, Lane)>]) {
-        let mut lanes: HashSet<Lane> = HashSet::new();
+        let mut lanes: Vec<Lane> = Vec::new();
         let mut scheduled = false;
         for (row, settled) in rows.iter().zip(settled) {
             let Some((next, lane)) = settled else { continue };
             metrics::ended(row.end, 1);
             match next {
-                Next::Ready(_) => _ = lanes.insert(*lane),
+                Next::Ready(_) => lanes.push(*lane),
                 Next::Scheduled(..) => scheduled = true,
                 Next::Dead(_, reason) => {
                     metrics::died(*reason, 1);
@@ -167,7 +167,7 @@ impl Task {
                 }
             }
         }
-        self.dispatcher.hint(&lanes.into_iter().collect::<Vec<_>>());
+        self.ready.tell(lanes);
         if scheduled {
             self.promoter.look();
         }
@@ -203,7 +203,7 @@ impl Task {
         }
         tx.commit().await?;
         metrics::ended(AttemptEnd::Succeeded, 1);
-        self.dispatcher.hint(&rows.iter().map(|row| row.lane).collect::<Vec<_>>());
+        self.ready.tell(rows.iter().map(|row| row.lane));
         self.promoter.look();
         Ok(Some(applied_with(effect)))
     }

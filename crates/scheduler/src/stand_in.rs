@@ -9,8 +9,9 @@ use queue_store::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::ready::Ready;
 use crate::timing::Timing;
-use crate::{batch, dispatcher, hints, metrics};
+use crate::{batch, metrics};
 
 /// A reaper's period; it is missed after three of them.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -23,9 +24,7 @@ pub struct Reaping {
     /// The database.
     pub store: Store,
     /// Is told what is ready again.
-    pub dispatcher: dispatcher::Handle,
-    /// So are the other schedulers.
-    pub hints: hints::Handle,
+    pub ready: Ready,
     /// Intervals.
     pub timing: Timing,
 }
@@ -33,9 +32,9 @@ pub struct Reaping {
 impl Reaping {
     /// Reaps one page. `None`: the warden has lost its lease.
     pub async fn page(&self, warden: Warden, limit: i64) -> Result<Option<(usize, usize)>, StoreError> {
-        let mut conn = self.store.hot().await?;
+        let mut conn = self.store.vital().await?;
         let mut tx = Transaction::begin(&mut conn).await?;
-        let Some(reaped) = reap_page(tx.conn(), warden, limit, &|lane| self.dispatcher.low(lane)).await? else {
+        let Some(reaped) = reap_page(tx.conn(), warden, limit, &|lane| self.ready.low(lane)).await? else {
             return Ok(None);
         };
         tx.commit().await?;
@@ -43,8 +42,7 @@ impl Reaping {
             tracing::info!(leases = reaped.leases, dead = reaped.dead, "leases of dead sessions taken back");
         }
         metrics::lost(reaped.leases, reaped.dead);
-        self.dispatcher.hint(&reaped.lanes);
-        self.hints.tell(&reaped.lanes);
+        self.ready.tell(reaped.lanes);
         Ok(Some((reaped.leases, reaped.dead)))
     }
 }

@@ -4,7 +4,8 @@ use queue_core::{AttemptEnd, JobId, MAX_BATCH, Token};
 use queue_store::{Owner, Store, StoreError, Transaction, Unheld, take_back};
 use tokio::sync::mpsc;
 
-use crate::{batch, dispatcher, metrics};
+use crate::ready::Ready;
+use crate::{batch, metrics};
 
 /// Requests that wait for the writer. What finds no room is found again by the next heartbeat.
 const QUEUED: usize = 20_000;
@@ -22,9 +23,9 @@ pub struct Handle(mpsc::Sender<Request>);
 
 impl Handle {
     /// Prepares a writer; the returned task must be run.
-    pub fn new(store: Store, dispatcher: dispatcher::Handle) -> (Self, impl Future<Output = anyhow::Result<()>>) {
+    pub fn new(store: Store, ready: Ready) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (sender, queue) = mpsc::channel(QUEUED);
-        (Self(sender), run(store, dispatcher, queue))
+        (Self(sender), run(store, ready, queue))
     }
 
     /// A grant that its worker never acknowledged or does not list: goes back and costs nothing.
@@ -44,7 +45,7 @@ impl Handle {
     }
 }
 
-async fn run(store: Store, dispatcher: dispatcher::Handle, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
+async fn run(store: Store, ready: Ready, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
     while let Some(requests) = batch::next(&mut queue, MAX_BATCH, |_| 1).await {
         for (end, reason) in [
             (AttemptEnd::Undelivered, "the grant was never acknowledged"),
@@ -55,17 +56,17 @@ async fn run(store: Store, dispatcher: dispatcher::Handle, mut queue: mpsc::Rece
             leases.sort_unstable();
             leases.dedup();
             if !leases.is_empty() {
-                persist(&store, &dispatcher, &leases, end, reason).await;
+                persist(&store, &ready, &leases, end, reason).await;
             }
         }
     }
     Ok(())
 }
 
-async fn persist(store: &Store, dispatcher: &dispatcher::Handle, leases: &[Unheld], end: AttemptEnd, reason: &str) {
+async fn persist(store: &Store, ready: &Ready, leases: &[Unheld], end: AttemptEnd, reason: &str) {
     let mut patience = batch::Patience::default();
     for _ in 0..TRIES {
-        match attempt(store, dispatcher, leases, end, reason).await {
+        match attempt(store, ready, leases, end, reason).await {
             Ok(()) => return,
             Err(error) => batch::complain("a take-back", &error),
         }
@@ -75,22 +76,19 @@ async fn persist(store: &Store, dispatcher: &dispatcher::Handle, leases: &[Unhel
 
 async fn attempt(
     store: &Store,
-    dispatcher: &dispatcher::Handle,
+    ready: &Ready,
     leases: &[Unheld],
     end: AttemptEnd,
     reason: &str,
 ) -> Result<(), StoreError> {
-    let mut conn = store.hot().await?;
+    let mut conn = store.vital().await?;
     let mut tx = Transaction::begin(&mut conn).await?;
-    let taken = take_back(tx.conn(), leases, end, reason, &|lane| dispatcher.low(lane)).await?;
+    let taken = take_back(tx.conn(), leases, end, reason, &|lane| ready.low(lane)).await?;
     tx.commit().await?;
     for (job, token, _) in &taken {
         tracing::info!(job.id = %job, lease.token = %token, end = end.as_str(), "lease taken back");
     }
     metrics::ended(end, taken.len());
-    let mut lanes: Vec<_> = taken.into_iter().map(|(_, _, lane)| lane).collect();
-    lanes.sort_unstable();
-    lanes.dedup();
-    dispatcher.hint(&lanes);
+    ready.tell(taken.into_iter().map(|(_, _, lane)| lane));
     Ok(())
 }

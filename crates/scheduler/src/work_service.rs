@@ -13,7 +13,7 @@ use queue_store::{
     HeldLease, Owner, Registry, SchedulerId, Session, Store, StoreError, Transaction, Unheld, close_session,
     held_leases, hello, take_back,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Response as Answer, Status, Streaming};
 
 use crate::handshake::Opening;
+use crate::ready::Ready;
 use crate::session::{OUTBOUND, SessionStream};
 use crate::timing::{SILENCE, Timing};
 use crate::{batch, dispatcher, renew_writer, settle_writer, status};
@@ -42,6 +43,10 @@ pub struct Parts {
     pub max_payload_bytes: usize,
     /// Gives out jobs.
     pub dispatcher: dispatcher::Handle,
+    /// Is told what is ready again.
+    pub ready: Ready,
+    /// Sessions that are opened side by side: hundreds come at once after an outage, and renewals must not wait for them.
+    pub doorway: Semaphore,
     /// Renews sessions.
     pub renewer: renew_writer::Handle,
     /// Settles leases.
@@ -60,17 +65,17 @@ impl Parts {
     }
 
     async fn release_and_close(&self, owner: Owner) -> Result<(), StoreError> {
-        let mut conn = self.store.hot().await?;
+        let mut conn = self.store.vital().await?;
         let held = held_leases(&mut conn, &[owner.session_no], self.timing.overdue).await?;
         let mut leases: Vec<Unheld> =
             held.iter().map(|lease| Unheld { job: lease.job, token: lease.token, owner }).collect();
         leases.sort_unstable();
         let mut tx = Transaction::begin(&mut conn).await?;
-        let low = |lane| self.dispatcher.low(lane);
+        let low = |lane| self.ready.low(lane);
         let released = take_back(tx.conn(), &leases, AttemptEnd::Released, "the worker said goodbye", &low).await?;
         close_session(tx.conn(), owner).await?;
         tx.commit().await?;
-        self.dispatcher.hint(&released.into_iter().map(|(_, _, lane)| lane).collect::<Vec<_>>());
+        self.ready.tell(released.into_iter().map(|(_, _, lane)| lane));
         Ok(())
     }
 
@@ -93,6 +98,7 @@ impl Parts {
     }
 
     async fn take_over(&self, opening: &Opening) -> Result<Option<(Owner, Vec<HeldLease>)>, StoreError> {
+        let _turn = self.doorway.acquire().await;
         let mut conn = self.store.vital().await?;
         let Session::Open(owner) = hello(&mut conn, self.scheduler, &opening.hello, self.timing.ttl).await? else {
             return Ok(None);
