@@ -5,6 +5,8 @@ mod programs;
 #[path = "deploy/tools.rs"]
 mod tools;
 
+#[path = "deploy/examples.rs"]
+mod examples;
 #[path = "deploy/image.rs"]
 mod image;
 #[path = "deploy/manifests.rs"]

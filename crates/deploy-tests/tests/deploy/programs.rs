@@ -17,7 +17,10 @@ pub const PROGRAMS: [(&str, &[&str]); 3] = [("scheduler", &["serve", "migrate"])
 pub fn program(name: &str) -> Result<PathBuf> {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}"))).clone().map_err(anyhow::Error::msg)?;
-    Ok(root().join("target/debug").join(name))
+    // Tests are in `deps`, below the programs.
+    let test = std::env::current_exe().context("find the test's own file")?;
+    let folder = test.ancestors().nth(2).context("find the folder of the programs")?;
+    Ok(folder.join(name))
 }
 
 fn build() -> Result<()> {

@@ -52,7 +52,7 @@ fn on_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !value.is_empty())
 }
 
-/// A Python that has the packages of `requirements.txt`, made once per checkout under `target/`.
+/// A Python that has the packages of `requirements.txt`, made once below `target/`.
 pub fn python() -> Result<PathBuf> {
     static PYTHON: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PYTHON.get_or_init(|| make_python().map_err(|error| format!("{error:#}"))).clone().map_err(anyhow::Error::msg)
@@ -61,7 +61,8 @@ pub fn python() -> Result<PathBuf> {
 fn make_python() -> Result<PathBuf> {
     let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("requirements.txt");
     let wanted = std::fs::read_to_string(&requirements).context("read requirements.txt")?;
-    let home = root().join("target/tools/deploy-tests");
+    let test = std::env::current_exe().context("find the test's own file")?;
+    let home = test.ancestors().nth(3).context("find the target folder")?.join("tools/deploy-tests");
     let (python, installed) = (home.join("bin/python"), home.join("installed.txt"));
     if std::fs::read_to_string(&installed).is_ok_and(|found| found == wanted) {
         return Ok(python);
