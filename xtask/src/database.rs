@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use private_postgres::{Binaries, Options, PrivatePostgres};
 
-use crate::{digest, pinned, postgres, psql, psql::Psql};
+use crate::{hex::hex, pinned, postgres, psql::Psql, run};
 
 /// The scheduler's role in a private server; it owns nothing.
 const APP_ROLE: &str = "fencepost_scheduler";
@@ -53,7 +53,7 @@ impl Database {
     }
 
     async fn scratch(url: &str) -> anyhow::Result<Self> {
-        let programs = if psql::on_path() { None } else { Some(pinned::find_or_download().await?) };
+        let programs = if run::on_path("psql") { None } else { Some(pinned::find_or_download().await?) };
         let admin = Psql::new(url, programs.as_ref().map(Binaries::folder))?;
         let name = format!("fencepost_{}", random()?);
         let made = admin.run(&format!("create database {name}")).await;
@@ -93,5 +93,5 @@ fn random() -> anyhow::Result<String> {
     std::fs::File::open("/dev/urandom")
         .and_then(|mut source| source.read_exact(&mut bytes))
         .context("read random bytes")?;
-    Ok(digest::hex(&bytes))
+    Ok(hex(&bytes))
 }

@@ -44,7 +44,7 @@ fn commands() -> Vec<(&'static str, Command)> {
         ("clippy", cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         ("documentation", documents),
     ];
-    if installed("cargo-deny") {
+    if run::on_path("cargo-deny") {
         // Advisories need a database from the network: the pipeline's machines may not have it.
         let deny = ["deny", "--log-level", "error", "check", "licenses", "bans", "sources"];
         commands.push(("licences and sources", cargo(&deny)));
@@ -52,9 +52,4 @@ fn commands() -> Vec<(&'static str, Command)> {
         eprintln!("lint: cargo-deny is not installed, so licences are not checked");
     }
     commands
-}
-
-fn installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }

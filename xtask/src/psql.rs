@@ -1,7 +1,6 @@
 //! SQL by way of `psql`, so that no task needs a driver.
 
 use std::{
-    env,
     ffi::OsString,
     path::{Path, PathBuf},
     process::Stdio,
@@ -94,11 +93,6 @@ impl Psql {
 fn program(programs: Option<&Path>) -> OsString {
     let beside = programs.map(|folder| folder.join("psql")).filter(|path| path.is_file());
     beside.map_or_else(|| "psql".into(), PathBuf::into)
-}
-
-/// Whether PATH has a `psql`.
-pub fn on_path() -> bool {
-    env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|folder| folder.join("psql").is_file())
 }
 
 /// Undoes percent-encoding.

@@ -44,6 +44,11 @@ impl Service {
         Ok(Self { name: name.to_owned(), child, log, _guard: guard })
     }
 
+    /// What it was started as.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// An error if the program has ended, with the last lines of its log.
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().with_context(|| format!("look after {}", self.name))? {

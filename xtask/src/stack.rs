@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail, ensure};
-use tokio::time::Instant;
+use anyhow::{Context as _, ensure};
+use tokio::{net::TcpStream, time::Instant};
 
-use crate::{database::Database, interrupt::Interrupt, probe, run, service, service::Service, workspace};
+use crate::{database::Database, interrupt::Interrupt, run, service, service::Service, workspace};
 
 /// The queue of the demonstration's jobs.
 pub const QUEUE: &str = "demo";
@@ -18,18 +18,22 @@ pub const QUEUE: &str = "demo";
 /// For the scheduler to become ready after its start.
 const READY_BOUND: Duration = Duration::from_secs(30);
 
+/// Between two looks at whether everything still runs.
+pub const CHECK_PAUSE: Duration = Duration::from_millis(500);
+
 /// Between two looks at a scheduler that is starting.
 const READY_PAUSE: Duration = Duration::from_millis(50);
 
-/// A session that was not renewed for so long is dead. A third of the default: nobody wants to wait for it.
-const SESSION_TTL: &str = "5s";
+/// A session that was not renewed for so long is dead. Much less than the default, since nobody wants to wait for it; more than each
+/// of the scheduler's bounds on its database.
+const SESSION_TTL: &str = "6s";
 
 /// Jobs that one worker runs at a time.
 const CONCURRENCY: u32 = 8;
 
 /// How a stack is started.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct StackArgs {
     /// Builds and runs optimised programs.
     #[arg(long)]
     release: bool,
@@ -54,9 +58,10 @@ pub struct Stack {
 }
 
 /// Builds the programs, with cargo's messages shown only where something is wrong or takes long.
-pub async fn build(args: &Args, interrupt: &mut Interrupt) -> anyhow::Result<()> {
+pub async fn build(args: &StackArgs, interrupt: &mut Interrupt) -> anyhow::Result<()> {
     let mut cargo = run::cargo();
-    cargo.args(["build", "--package", "scheduler", "--package", "reaper", "--package", "worker"]);
+    // In one go, so that what they share is built once.
+    cargo.args(["build", "--package", "scheduler", "--package", "reaper", "--package", "worker", "--package", "demo"]);
     cargo.args(["--bins", "--example", "file_digest"]);
     if args.release {
         cargo.arg("--release");
@@ -66,7 +71,7 @@ pub async fn build(args: &Args, interrupt: &mut Interrupt) -> anyhow::Result<()>
 
 impl Stack {
     /// Starts database, scheduler and reaper, and then so many workers. `name` is the folder of logs below `target/`.
-    pub async fn start(args: &Args, name: &str, ports: [u16; 2], workers: u32) -> anyhow::Result<Self> {
+    pub async fn start(args: &StackArgs, name: &str, ports: [u16; 2], workers: u32) -> anyhow::Result<Self> {
         let logs = workspace::target().join(name);
         fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
         let programs = workspace::target().join(if args.release { "release" } else { "debug" });
@@ -97,7 +102,7 @@ impl Stack {
     async fn start_programs(&mut self, workers: u32) -> anyhow::Result<()> {
         self.migrate().await?;
         self.start_scheduler().await?;
-        let mut reaper = service::command(&self.programs.join("reaper"));
+        let mut reaper = service::command(&self.program("reaper"));
         reaper.args(["--scheduler", &self.url()]);
         self.reaper = Some(Service::start("reaper", reaper, &self.logs)?);
         for _ in 0..workers {
@@ -107,7 +112,7 @@ impl Stack {
     }
 
     async fn migrate(&self) -> anyhow::Result<()> {
-        let mut migrate = service::command(&self.programs.join("scheduler"));
+        let mut migrate = service::command(&self.program("scheduler"));
         migrate.arg("migrate").env("FENCEPOST_DATABASE_URL", self.database.owner.url());
         if let Some(role) = self.database.app_role {
             migrate.args(["--app-role", role]);
@@ -118,37 +123,38 @@ impl Stack {
     }
 
     async fn start_scheduler(&mut self) -> anyhow::Result<()> {
-        let mut command = service::command(&self.programs.join("scheduler"));
+        let mut command = service::command(&self.program("scheduler"));
         command.args(["serve", "--listen", &self.grpc.to_string(), "--metrics-listen", &self.metrics.to_string()]);
         command.args(["--session-ttl", SESSION_TTL]).env("FENCEPOST_DATABASE_URL", self.database.scheduler.url());
         let mut scheduler = Service::start("scheduler", command, &self.logs)?;
         let started = Instant::now();
-        while let Err(error) = probe::get(self.metrics, "/readyz").await {
+        // It listens when everything else stands.
+        while TcpStream::connect(self.grpc).await.is_err() {
             scheduler.check()?;
-            if started.elapsed() > READY_BOUND {
-                bail!("the scheduler is not ready after {READY_BOUND:?}: {error:#}");
-            }
+            ensure!(started.elapsed() < READY_BOUND, "the scheduler does not listen after {READY_BOUND:?}");
             tokio::time::sleep(READY_PAUSE).await;
         }
         self.scheduler = Some(scheduler);
         Ok(())
     }
 
-    /// Starts one more worker.
-    pub fn start_worker(&mut self) -> anyhow::Result<()> {
+    /// Starts one more worker, and returns its name.
+    pub fn start_worker(&mut self) -> anyhow::Result<String> {
         self.started_workers += 1;
         let name = format!("worker-{}", self.started_workers);
-        let mut command = service::command(&self.programs.join("examples").join("file_digest"));
+        let mut command = service::command(&self.program("examples/file_digest"));
         command.args(["--scheduler", &self.url(), "--queue", QUEUE, "--name", &name]);
         command.args(["--concurrency", &CONCURRENCY.to_string()]);
         self.workers.push(Service::start(&name, command, &self.logs)?);
-        Ok(())
+        Ok(name)
     }
 
-    /// Kills the oldest worker without a goodbye.
-    pub async fn kill_worker(&mut self) -> anyhow::Result<()> {
+    /// Kills the oldest worker without a goodbye, and returns its name.
+    pub async fn kill_worker(&mut self) -> anyhow::Result<String> {
         ensure!(!self.workers.is_empty(), "there is no worker to kill");
-        self.workers.remove(0).kill().await
+        let mut worker = self.workers.remove(0);
+        worker.kill().await?;
+        Ok(worker.name().to_owned())
     }
 
     /// An error if one of the programs has ended by itself.
@@ -166,9 +172,15 @@ impl Stack {
         self.metrics
     }
 
-    /// A command line to look into the database.
-    pub fn psql_line(&self) -> String {
-        self.database.psql_line()
+    /// Where everything is, for people.
+    pub fn describe(&self) -> String {
+        let (url, metrics, psql, logs) = (self.url(), self.metrics, self.database.psql_line(), self.logs.display());
+        format!("scheduler  {url}\nmetrics    http://{metrics}/metrics\ndatabase   {psql}\nlogs       {logs}/*.log")
+    }
+
+    /// One of the programs, by its path below cargo's folder of the profile.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
     }
 
     /// The folder of the programs' logs.

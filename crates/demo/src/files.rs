@@ -8,20 +8,17 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-
-use crate::{interrupt::Interrupt, run};
+use tokio::process::Command;
 
 /// Files below a folder, or of the dependencies' sources: at most `limit`, spread evenly.
-pub(super) async fn collect(dir: Option<&Path>, limit: u32, interrupt: &mut Interrupt) -> anyhow::Result<Vec<PathBuf>> {
-    let folders = tokio::select! {
-        folders = roots(dir) => folders?,
-        () = interrupt.wait() => anyhow::bail!("interrupted"),
-    };
+pub(crate) async fn collect(dir: Option<&Path>, limit: usize) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for folder in &folders {
+    for folder in &roots(dir).await? {
         walk(folder, &mut files).with_context(|| format!("list {}", folder.display()))?;
     }
-    Ok(spread(files, limit as usize))
+    // The example worker takes paths that are text.
+    files.retain(|file| file.to_str().is_some());
+    Ok(spread(files, limit))
 }
 
 async fn roots(dir: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
@@ -33,7 +30,7 @@ async fn roots(dir: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
 
 /// The source folders of everything that the workspace depends on.
 async fn dependencies() -> anyhow::Result<Vec<PathBuf>> {
-    let mut metadata = run::cargo();
+    let mut metadata = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     metadata.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &host().await?]);
     let output = metadata.stderr(Stdio::inherit()).output().await.context("start cargo metadata")?;
     ensure!(output.status.success(), "cargo metadata ended with {}; give a folder with --dir", output.status);
@@ -47,7 +44,7 @@ async fn dependencies() -> anyhow::Result<Vec<PathBuf>> {
 
 /// The platform, so that sources for others are not downloaded.
 async fn host() -> anyhow::Result<String> {
-    let output = tokio::process::Command::new("rustc").arg("-vV").output().await.context("start rustc")?;
+    let output = Command::new("rustc").arg("-vV").output().await.context("start rustc")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).context("read rustc's platform")

@@ -12,23 +12,23 @@ const PARALLEL: usize = 16;
 
 /// What the demonstration needs of a job.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
     /// Whether it succeeded.
-    pub(super) succeeded: bool,
+    pub(crate) succeeded: bool,
     /// Its committed effect.
-    pub(super) effect: Option<Vec<u8>>,
+    pub(crate) effect: Option<Vec<u8>>,
     /// Starts of its handler that the history knows of.
-    pub(super) attempts: usize,
+    pub(crate) attempts: usize,
     /// Leases of it that were lost.
-    pub(super) lease_losses: u32,
+    pub(crate) lease_losses: u32,
     /// From its enqueue to its end, by the database's clock.
-    pub(super) latency: Option<Duration>,
+    pub(crate) latency: Option<Duration>,
     /// Why it is dead, or what its last failed attempt said.
-    pub(super) trouble: String,
+    pub(crate) trouble: String,
 }
 
 /// Asks for all jobs; the outcomes are in their order.
-pub(super) async fn fetch(client: &Client, ids: &[JobId]) -> anyhow::Result<Vec<Outcome>> {
+pub(crate) async fn fetch(client: &Client, ids: &[JobId]) -> anyhow::Result<Vec<Outcome>> {
     let mut outcomes = vec![Outcome::default(); ids.len()];
     let mut asking = JoinSet::new();
     for (index, id) in ids.iter().copied().enumerate() {

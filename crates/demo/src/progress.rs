@@ -1,15 +1,14 @@
-//! The middle of the demonstration: watching the queue, and killing a worker.
+//! The middle of the demonstration: watching the queue.
 
 use std::{io::IsTerminal as _, time::Duration};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use client::Client;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use queue_core::QueueName;
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::time::{Instant, timeout};
 
-use super::LOOK_PAUSE;
-use crate::{stack, stack::Stack};
+use crate::HALFWAY;
 
 /// The share of finished jobs at which a worker dies.
 const KILL_AT: f64 = 0.4;
@@ -17,56 +16,50 @@ const KILL_AT: f64 = 0.4;
 /// Without a finished job for so long something is wrong: several times what a killed worker's jobs take to return.
 const STALL_BOUND: Duration = Duration::from_mins(1);
 
+/// For the answer to [`HALFWAY`].
+const KILL_BOUND: Duration = Duration::from_secs(10);
+
+/// Between two looks at the queue.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
 /// Lines of progress where no bar can be drawn.
 const PLAIN_LINES: u64 = 10;
 
-/// Returns when all jobs have finished, and has killed a worker and started another on the way.
-pub(super) async fn follow(
-    stack: &mut Stack,
-    client: &Client,
-    files: usize,
-    enqueuing: AbortHandle,
-) -> anyhow::Result<()> {
-    // A failure here must not leave the other half going on.
-    let result = watch(stack, client, files as u64, &enqueuing).await;
-    if result.is_err() {
-        enqueuing.abort();
-    }
-    result
-}
-
-async fn watch(stack: &mut Stack, client: &Client, total: u64, enqueuing: &AbortHandle) -> anyhow::Result<()> {
-    let queue = [QueueName::new(stack::QUEUE)?];
-    let mut shown = Shown::new(total);
-    let (mut killed, mut done, mut moved) = (false, 0, Instant::now());
+/// Returns when all jobs have finished; asks for the death of a worker on the way.
+pub(crate) async fn follow(client: &Client, queue: &str, files: usize) -> anyhow::Result<()> {
+    let queue = [QueueName::new(queue)?];
+    let mut shown = Shown::new(files as u64);
+    let (mut killed, mut seen) = (false, (0, Instant::now()));
     loop {
-        stack.check()?;
         let stats = client.queue_stats(&queue).await.context("ask for the queue's numbers")?;
-        let (now_done, leased) = stats.first().map_or((0, 0), |s| (s.succeeded + s.dead, s.leased));
-        let now_done = u64::try_from(now_done).unwrap_or_default();
-        if now_done != done {
-            (done, moved) = (now_done, Instant::now());
+        let (done, leased) = stats.first().map_or((0, 0), |queue| (queue.succeeded + queue.dead, queue.leased));
+        let done = u64::try_from(done).unwrap_or_default();
+        if done != seen.0 {
+            seen = (done, Instant::now());
             shown.at(done);
         }
-        if done >= total {
-            shown.end();
-            ensure!(killed, "all jobs had finished before a worker could be killed: use more files");
+        if done >= shown.total {
+            shown.end(killed);
             return Ok(());
         }
-        if !killed && leased > 0 && is_middle(done, total) {
-            stack.kill_worker().await?;
-            stack.start_worker()?;
-            shown.say("killed worker-1 with SIGKILL, started worker-3");
+        // A worker that holds nothing would be no loss.
+        if !killed && leased > 0 && is_middle(done, shown.total) {
+            shown.say(&have_worker_killed().await?);
             killed = true;
         }
-        if moved.elapsed() > STALL_BOUND {
-            bail!(
-                "no job has finished for {STALL_BOUND:?}: {done} of {total} are done, enqueued: {}",
-                enqueuing.is_finished()
-            );
+        if seen.1.elapsed() > STALL_BOUND {
+            bail!("no job has finished for {STALL_BOUND:?}: {done} of {} are done", shown.total);
         }
         tokio::time::sleep(LOOK_PAUSE).await;
     }
+}
+
+/// Asks whoever started the workers, and returns what was done.
+async fn have_worker_killed() -> anyhow::Result<String> {
+    println!("{HALFWAY}");
+    let answer = tokio::task::spawn_blocking(|| std::io::stdin().lines().next().transpose());
+    let answer = timeout(KILL_BOUND, answer).await.context("wait for the death of a worker")??;
+    answer.context("read what was done")?.context("nobody killed a worker")
 }
 
 #[expect(clippy::cast_precision_loss, reason = "numbers of files are far below what a double holds exactly")]
@@ -111,7 +104,10 @@ impl Shown {
         }
     }
 
-    fn end(&self) {
+    fn end(&self, killed: bool) {
         self.bar.finish();
+        if !killed {
+            eprintln!("all jobs had finished before a worker could be killed; give more files");
+        }
     }
 }

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::outcome::Outcome;
-use crate::digest::FileDigest;
+use crate::{digest::FileDigest, outcome::Outcome};
 
 /// Files whose job has not the effect that it should, each with what is wrong.
-pub(super) async fn compare(files: Vec<PathBuf>, outcomes: Vec<Outcome>) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn compare(files: Vec<PathBuf>, outcomes: Vec<Outcome>) -> anyhow::Result<Vec<String>> {
     let compare = move || files.iter().zip(&outcomes).filter_map(|(file, outcome)| wrong(file, outcome)).collect();
     tokio::task::spawn_blocking(compare).await.context("wait for the comparison")
 }

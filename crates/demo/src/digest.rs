@@ -7,18 +7,18 @@ use sha2::{Digest as _, Sha256};
 
 /// SHA-256, size and number of lines of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileDigest {
+pub(crate) struct FileDigest {
     /// In small hexadecimal digits.
-    pub sha256: String,
+    pub(crate) sha256: String,
     /// Size.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Newline characters.
-    pub lines: u64,
+    pub(crate) lines: u64,
 }
 
 impl FileDigest {
     /// Reads the file.
-    pub fn of(path: &Path) -> io::Result<Self> {
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
         fs::read(path).map(|content| Self::of_content(&content))
     }
 
@@ -29,7 +29,7 @@ impl FileDigest {
     }
 
     /// Reads the effect of a job: a JSON object with these three fields.
-    pub fn of_effect(effect: &[u8]) -> anyhow::Result<Self> {
+    pub(crate) fn of_effect(effect: &[u8]) -> anyhow::Result<Self> {
         let json: serde_json::Value = serde_json::from_slice(effect).context("read the effect as JSON")?;
         let number =
             |name| json.get(name).and_then(serde_json::Value::as_u64).with_context(|| format!("no number {name}"));
@@ -39,7 +39,7 @@ impl FileDigest {
 }
 
 /// Bytes in small hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");

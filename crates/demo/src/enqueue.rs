@@ -7,7 +7,7 @@ use client::Client;
 use queue_core::{JobId, KindName, NewJob, QueueName};
 use sha2::{Digest as _, Sha256};
 
-use crate::{digest, stack};
+use crate::digest;
 
 /// The kind that the example worker knows.
 const KIND: &str = "file.digest";
@@ -16,8 +16,8 @@ const KIND: &str = "file.digest";
 const BATCH: usize = 250;
 
 /// Enqueues a job for each file, in their order, and returns the jobs' ids in the same order.
-pub(super) async fn all(client: Client, files: Vec<PathBuf>) -> anyhow::Result<Vec<JobId>> {
-    let (queue, kind) = (QueueName::new(stack::QUEUE)?, KindName::new(KIND)?);
+pub(crate) async fn all(client: &Client, queue: &str, files: &[PathBuf]) -> anyhow::Result<Vec<JobId>> {
+    let (queue, kind) = (QueueName::new(queue)?, KindName::new(KIND)?);
     let mut ids = Vec::with_capacity(files.len());
     for batch in files.chunks(BATCH) {
         let job = |file: &PathBuf| {

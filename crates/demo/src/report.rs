@@ -4,22 +4,21 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::outcome::Outcome;
-use crate::probe;
+use crate::{metrics, outcome::Outcome};
 
-/// The scheduler's count of settlements, by answer; `fenced` is a write that came too late.
-const SETTLEMENTS: &str = "fencepost_scheduler_settlements_total";
+/// The scheduler's count of writes that came with a token that is no longer valid.
+const STALE: &str = "fencepost_writes_stale_refused_total";
 
 /// One line for each number.
-pub(super) fn table(outcomes: &[Outcome], metrics: &str, elapsed: Duration) -> String {
+pub(crate) fn table(outcomes: &[Outcome], text: &str, elapsed: Duration) -> String {
     let mut latencies: Vec<Duration> = outcomes.iter().filter_map(|outcome| outcome.latency).collect();
     latencies.sort_unstable();
-    let fenced = probe::sum(metrics, SETTLEMENTS, &[("answer", "fenced")]);
+    let stale = metrics::sum(text, STALE);
     let rows = [
         ("jobs", outcomes.len().to_string()),
         ("attempts", outcomes.iter().map(|outcome| outcome.attempts).sum::<usize>().to_string()),
         ("lease losses", outcomes.iter().map(|outcome| outcome.lease_losses).sum::<u32>().to_string()),
-        ("stale writes refused", format!("{fenced:.0}")),
+        ("stale writes refused", format!("{stale:.0}")),
         ("effects", outcomes.iter().filter(|outcome| outcome.effect.is_some()).count().to_string()),
         ("jobs/s", format!("{:.0}", per_second(outcomes.len(), elapsed))),
         ("latency p50", milliseconds(percentile(&latencies, 50))),
@@ -67,7 +66,7 @@ mod tests {
     #[test]
     fn table_counts_effects_and_refused_writes() {
         let one = Outcome { effect: Some(Vec::new()), attempts: 2, lease_losses: 1, ..Outcome::default() };
-        let metrics = "fencepost_scheduler_settlements_total{answer=\"fenced\"} 3\n";
+        let metrics = "fencepost_writes_stale_refused_total{scope=\"x\"} 3\n";
         let text = table(&[one, Outcome::default()], metrics, Duration::from_secs(2));
         let row = |name: &str| text.lines().find(|line| line.contains(name)).unwrap_or_default().replace(' ', "");
         assert_eq!(row("stale writes"), "stalewritesrefused3");
