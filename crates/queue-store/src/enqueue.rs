@@ -138,7 +138,7 @@ async fn insert(conn: &mut PgConnection, columns: &Columns<'_>) -> Result<Vec<(u
             select key, job_id, fingerprint
             from input
             where key is not null
-            order by key
+            order by key, ord
             on conflict do nothing
             returning job_id
         ), fresh as materialized (
