@@ -54,7 +54,25 @@ pub async fn hello(
     ttl: Duration,
 ) -> Result<Session, StoreError> {
     let mut tx = conn.begin().await?;
-    let id = &hello.id.0[..];
+    let mut session = take_over(&mut tx, scheduler, hello, ttl).await?;
+    if session.is_none() {
+        session = open(&mut tx, scheduler, hello, ttl).await?;
+    }
+    if session.is_none() {
+        // It is there after all: dead, or opened by another Hello that has committed in between.
+        session = take_over(&mut tx, scheduler, hello, ttl).await?;
+    }
+    tx.commit().await?;
+    Ok(session.map_or(Session::Expired, Session::Open))
+}
+
+/// Takes over a session that lives. `None` if there is none.
+async fn take_over(
+    conn: &mut PgConnection,
+    scheduler: SchedulerId,
+    hello: &Hello,
+    ttl: Duration,
+) -> Result<Option<Owner>, StoreError> {
     let taken = sqlx::query!(
         "-- hello_again
         update fencepost.worker_session s
@@ -62,21 +80,16 @@ pub async fn hello(
         from fencepost.worker w
         where w.session_id = $1 and s.session_no = w.session_no and not s.dead
         returning s.session_no, s.epoch",
-        id,
+        &hello.id.0[..],
         scheduler.0,
         ttl.as_secs_f64()
     )
-    .fetch_optional(&mut *tx)
+    .fetch_optional(conn)
     .await?;
-    let session = match taken {
-        Some(row) => Some(Owner { session_no: row.session_no, epoch: row.epoch, scheduler }),
-        None => open(&mut tx, scheduler, hello, ttl).await?,
-    };
-    tx.commit().await?;
-    Ok(session.map_or(Session::Expired, Session::Open))
+    Ok(taken.map(|row| Owner { session_no: row.session_no, epoch: row.epoch, scheduler }))
 }
 
-/// Opens a session that is not there. `None` if it is there after all, so dead.
+/// Opens a session that is not there. `None` if it is there after all.
 async fn open(
     conn: &mut PgConnection,
     scheduler: SchedulerId,
