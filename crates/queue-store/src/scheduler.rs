@@ -75,9 +75,14 @@ pub(crate) async fn notice_failover(conn: &mut PgConnection) -> Result<(), sqlx:
     )
     .fetch_one(&mut *conn)
     .await;
-    // A schema that is not there yet is no failover.
-    if !matches!(moved, Ok(true)) {
-        return Ok(());
+    match moved {
+        Ok(true) => {}
+        Ok(false) => return Ok(()),
+        // A schema that is not there yet is no failover. Anything else leaves it open: no claims on this connection.
+        Err(sqlx::Error::Database(error)) if matches!(error.code().as_deref(), Some("42P01" | "3F000")) => {
+            return Ok(());
+        }
+        Err(error) => return Err(error),
     }
     sqlx::query!(
         "-- skip_tokens
