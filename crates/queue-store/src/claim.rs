@@ -139,7 +139,12 @@ pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Cl
             coalesce(j.max_attempts, q.max_attempts) as "max_attempts?"
         from (select 1) one
         left join granted g on true
-        left join fencepost.job j on j.job_id = g.job_id
+        left join lateral (
+            select payload, headers, idempotency_key, traceparent, timeout_ms, max_attempts
+            from fencepost.job
+            where job_id = g.job_id
+            offset 0
+        ) j on true
         left join fencepost.queue q on q.queue_id = g.queue_id"#,
         &sessions,
         &epochs,

@@ -66,7 +66,7 @@ async fn policies(conn: &mut PgConnection, jobs: &[i64]) -> Result<HashMap<i64, 
             p.backoff_base_ms as "backoff_base_ms!", p.backoff_factor as "backoff_factor!",
             p.backoff_cap_ms as "backoff_cap_ms!", p.jitter as "jitter!"
         from unnest($1::bigint[]) i (job_id)
-        join fencepost.job_policy p on p.job_id = i.job_id"#,
+        cross join lateral (select * from fencepost.job_policy where job_id = i.job_id offset 0) p"#,
         jobs
     )
     .fetch_all(conn)

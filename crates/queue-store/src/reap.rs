@@ -178,12 +178,13 @@ pub async fn reap_page(
         LeaseRow,
         r#"-- reap_page
         with abandoned as materialized (
-            select l.ctid as tid
+            select l.tid
             from fencepost.worker_session s
-            join fencepost.lease l on l.session_no = s.session_no
+            cross join lateral (
+                select ctid as tid from fencepost.lease where session_no = s.session_no limit $1 for update skip locked
+            ) l
             where s.dead
             limit $1
-            for update of l skip locked
         )
         delete from fencepost.lease l
         where l.ctid = any(array(select tid from abandoned))

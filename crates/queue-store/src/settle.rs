@@ -42,6 +42,9 @@ pub enum SettledEffect {
 ///
 /// `rows` must be sorted by holder, so that two batches lock in one order. Answers in order; `None` means that no lease
 /// matched and nothing was changed. On [`Store::hot`](crate::Store::hot) only.
+///
+/// Here as in every statement that meets leases and jobs: `offset 0` keeps a look-up by job apart from the rest. Joined
+/// openly, a plan that was made while tables were empty reads them whole for each row, and it is kept when they fill.
 pub async fn settle_succeeded(
     conn: &mut PgConnection,
     rows: &[Succeeding<'_>],
@@ -61,7 +64,10 @@ pub async fn settle_succeeded(
         ), gone as materialized (
             delete from fencepost.lease l
             using input i
-            where l.job_id = i.job_id and l.token = i.token and l.session_no = i.session_no
+            cross join lateral (
+                select ctid as tid, token, session_no from fencepost.lease where job_id = i.job_id offset 0
+            ) held
+            where l.ctid = held.tid and held.token = i.token and held.session_no = i.session_no
             returning l.*, i.result, i.effect, i.ord
         ), done as (
             insert into fencepost.finished (job_id, token, session_no, started_at, finished_at, queue_id, kind_id, state,
@@ -74,7 +80,7 @@ pub async fn settle_succeeded(
             select coalesce(j.idempotency_key, j.job_id::text) as key, j.idempotency_key is not null as keyed, g.job_id,
                 g.token, now(), g.effect
             from gone g
-            join fencepost.job j on j.job_id = g.job_id
+            cross join lateral (select job_id, idempotency_key from fencepost.job where job_id = g.job_id offset 0) j
             where g.effect is not null
             order by key, keyed
             on conflict do nothing

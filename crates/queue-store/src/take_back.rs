@@ -47,7 +47,10 @@ pub async fn take_back(
         )
         delete from fencepost.lease l
         using input i
-        where l.job_id = i.job_id and l.token = i.token and l.session_no = i.session_no
+        cross join lateral (
+            select ctid as tid, token, session_no from fencepost.lease where job_id = i.job_id offset 0
+        ) held
+        where l.ctid = held.tid and held.token = i.token and held.session_no = i.session_no
         returning l.job_id, l.token, l.session_no, l.queue_id, l.kind_id, l.size, l.priority, l.attempts,
             l.lease_losses, l.undelivered,
             (extract(epoch from l.granted_at) * 1000000)::bigint as "started_at_us!""#,

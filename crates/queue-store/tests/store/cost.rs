@@ -11,10 +11,10 @@ const BATCH: usize = 500;
 const JOBS: usize = 1_000;
 /// The least of several counts: what others write meanwhile, and first writes to a page after a checkpoint, only add.
 const ROUNDS: usize = 6;
-/// Bytes of the log for a whole life of a job, 128 bytes of payload, in batches of 500. 25 % above what was measured.
-const MAX_WAL_PER_JOB: u64 = 1_200;
-/// Bytes of the log for one renewal of one session, alone in its statement. 25 % above what was measured.
-const MAX_WAL_PER_RENEWAL: u64 = 250;
+/// Bytes of the log for a whole life of a job, 128 bytes of payload, in batches of 500: 25 % above the 1,076 measured.
+const MAX_WAL_PER_JOB: u64 = 1_345;
+/// Bytes of the log for one renewal of one session, alone in its statement: 25 % above the 112 measured.
+const MAX_WAL_PER_RENEWAL: u64 = 140;
 
 /// Executions of the store's statements on a connection so far.
 async fn executions(conn: &mut PgConnection) -> i64 {

@@ -74,6 +74,7 @@ async fn wrong_token_wrong_session_and_wrong_job_change_nothing() {
         let desk = Desk::open(db).await;
         desk.add_many(2).await;
         let (owner, other) = (desk.session().await, desk.session().await);
+        db.run("select setval('fencepost.token_seq', 5000)").await;
         let held = desk.claim(&[(owner, 2)]).await;
         let right = holder(&held[0]);
         let token = |by: i64| Token::try_from(right.token.get() + by).expect("positive");
@@ -102,6 +103,7 @@ async fn guessed_tokens_settle_nothing_without_the_session() {
         let desk = Desk::open(db).await;
         desk.add_many(1).await;
         let (owner, guesser) = (desk.session().await, desk.session().await);
+        db.run("select setval('fencepost.token_seq', 5000)").await;
         let held = desk.claim_one(owner).await;
         let base = held.token.get();
         let mut guesses: Vec<Holder> = (base - 50..base + 50)
