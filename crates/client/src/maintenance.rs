@@ -66,12 +66,13 @@ impl Client {
         .await
     }
 
-    /// Checks the storage's invariants; one line per violated one. Errors: [`Error::Stale`].
-    pub async fn audit(&self, token: Token) -> Result<Vec<String>, Error> {
+    /// Checks the storage's invariants; one line per violated one, `None` where there are too many jobs to look at.
+    /// Errors: [`Error::Stale`].
+    pub async fn audit(&self, token: Token) -> Result<Option<Vec<String>>, Error> {
         self.call(Repeat::Harmless, |transport| async move {
             service(transport).audit(v1::AuditRequest { token: token.get() }).await
         })
         .await
-        .map(|answer| answer.violations)
+        .map(|answer| (!answer.skipped).then_some(answer.violations))
     }
 }

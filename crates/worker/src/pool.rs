@@ -229,6 +229,9 @@ async fn run(queue: Arc<AsyncMutex<mpsc::Receiver<Job>>>, pool: Arc<Shared>) {
         // One runner waits for the next job, the others for their turn to.
         let next = queue.lock().await.recv().await;
         let Some(job) = next else { return };
+        // Letting go of the queue woke the next runner, in a slot of this thread that no other thread takes from. It has
+        // to run before a job that may block this thread, or the jobs behind it would wait although threads are idle.
+        tokio::task::yield_now().await;
         pool.waiting.fetch_sub(1, Ordering::Relaxed);
         if pool.cancel.is_cancelled() {
             pool.abandoned.fetch_add(1, Ordering::Relaxed);
@@ -316,6 +319,20 @@ mod tests {
         }
         pool.shutdown(LONG).await;
         assert_eq!((done.load(Ordering::SeqCst), pool.panicked()), (5, 1));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_job_that_blocks_its_thread_does_not_hold_up_the_next_one() {
+        for _ in 0..50 {
+            let pool = Pool::new(2, 2);
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let (done, second) = tokio::sync::oneshot::channel();
+            pool.submit(WhenFull::Block, |_| async move { assert!(wait.recv().is_err()) }).await.unwrap();
+            pool.submit(WhenFull::Block, |_| async move { done.send(()).unwrap() }).await.unwrap();
+            tokio::time::timeout(LONG, second).await.unwrap().unwrap();
+            drop(go);
+            pool.shutdown(LONG).await;
+        }
     }
 
     #[tokio::test]
