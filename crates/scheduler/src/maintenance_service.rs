@@ -121,7 +121,8 @@ impl MaintenanceService for Maintenance {
         self.check(request.into_inner().token).await?;
         let violations = async { audit(&mut *self.reaping.store.read().await?).await };
         let violations = violations.await.map_err(|error| status::store(&error))?;
-        Ok(Response::new(v1::AuditResponse { violations }))
+        let skipped = violations.is_none();
+        Ok(Response::new(v1::AuditResponse { violations: violations.unwrap_or_default(), skipped }))
     }
 }
 
