@@ -28,8 +28,8 @@ const READY_PAUSE: Duration = Duration::from_millis(50);
 /// of the scheduler's bounds on its database.
 const SESSION_TTL: &str = "6s";
 
-/// Jobs that one worker runs at a time.
-const CONCURRENCY: u32 = 8;
+/// Jobs that one worker runs at a time: enough that a killed worker always leaves some behind.
+const CONCURRENCY: u32 = 32;
 
 /// How a stack is started.
 #[derive(Debug, clap::Args)]

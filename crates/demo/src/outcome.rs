@@ -17,7 +17,7 @@ pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
     /// Its committed effect.
     pub(crate) effect: Option<Vec<u8>>,
-    /// Starts of its handler that the history knows of.
+    /// Leases of it that a worker took up.
     pub(crate) attempts: usize,
     /// Leases of it that were lost.
     pub(crate) lease_losses: u32,
@@ -65,7 +65,7 @@ impl Outcome {
         Self {
             succeeded: job.state() == v1::JobState::Succeeded,
             latency: took.map(Duration::from_micros),
-            attempts: job.attempts.len(),
+            attempts: job.attempts.iter().filter(|attempt| attempt.end() != v1::AttemptEnd::Undelivered).count(),
             lease_losses: job.lease_losses,
             trouble: trouble.unwrap_or(job.dead_reason),
             effect: job.effect.map(Vec::from),
