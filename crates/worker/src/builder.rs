@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use client::ConnectOptions;
 use queue_core::{
-    Invalid, KindName, MAX_CAPACITY, MAX_SESSION_KINDS, MAX_SESSION_QUEUES, QueueName, Success, WorkerName,
+    Invalid, KindName, MAX_CAPACITY, MAX_NAME_CHARS, MAX_SESSION_KINDS, MAX_SESSION_QUEUES, QueueName, Success,
+    WorkerName, checked_text,
 };
 
 use crate::handler::{Handlers, boxed};
@@ -113,7 +114,7 @@ impl WorkerBuilder {
         Self { max_message_bytes, ..self }
     }
 
-    /// Version of the program, for people.
+    /// Version of the program, for people. At most 128 characters.
     #[must_use]
     pub fn build_id(self, build: impl Into<String>) -> Self {
         Self { build: build.into(), ..self }
@@ -136,6 +137,7 @@ impl WorkerBuilder {
         if self.drain_grace > MAX_DRAIN_GRACE || self.cancel_grace > MAX_DRAIN_GRACE {
             return Err(Invalid::new("grace", "must be at most a day").into());
         }
+        checked_text("build", &self.build, MAX_NAME_CHARS)?;
         self.connect.work_addresses()?;
         let settings = Settings {
             connect: self.connect,

@@ -172,7 +172,7 @@ impl Session {
     pub async fn welcome(&self, ttl: Duration, lost: Vec<v1::LeaseRef>) {
         *self.ttl.lock().unwrap() = ttl;
         self.send(work_response::Message::Welcome(v1::Welcome {
-            heartbeat_interval: Some(millis(ttl / 10)),
+            heartbeat_interval: Some(millis((ttl / 10).min(PING))),
             lease_ttl: Some(millis(ttl)),
             server_build: "played".to_owned(),
             lost,
