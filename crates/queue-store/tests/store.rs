@@ -17,6 +17,8 @@ mod endings;
 mod enqueue;
 #[path = "store/failover.rs"]
 mod failover;
+#[path = "store/hints.rs"]
+mod hints;
 #[path = "store/inspect.rs"]
 mod inspect;
 #[path = "store/plans.rs"]

@@ -7,6 +7,8 @@ use crate::fixture::{Desk, TTL, holder, job};
 
 /// Jobs of one statement.
 const BATCH: usize = 500;
+/// As many slots.
+const SLOTS: u32 = 500;
 /// Jobs of one measurement.
 const JOBS: usize = 1_000;
 /// The least of several counts: what others write meanwhile, and first writes to a page after a checkpoint, only add.
@@ -90,7 +92,7 @@ async fn whole_life_of_a_job_stays_within_its_bytes_of_log() {
         let desk = Desk::open(db).await;
         let rows = desk.rows(&vec![job(&"x".repeat(128)); JOBS]).await;
         let owner = desk.session().await;
-        let request = desk.request(&[(owner, BATCH as u32)]);
+        let request = desk.request(&[(owner, SLOTS)]);
         let mut least = u64::MAX;
         for _ in 0..ROUNDS {
             let before = log_position(db).await;
@@ -120,7 +122,7 @@ async fn renewal_costs_the_same_however_many_jobs_run() {
             least
         };
         let idle = least(owner).await;
-        desk.claim(&[(owner, JOBS as u32)]).await;
+        desk.claim(&[(owner, 2 * SLOTS)]).await;
         let busy = least(owner).await;
         eprintln!("{idle} bytes of log per renewal, {busy} while {JOBS} jobs run");
         assert!(idle.max(busy) <= MAX_WAL_PER_RENEWAL, "{idle} and {busy} bytes of log per renewal");

@@ -102,14 +102,14 @@ async fn guessed_tokens_settle_nothing_without_the_session() {
     db_test(async |db| {
         let desk = Desk::open(db).await;
         desk.add_many(1).await;
-        let (owner, guesser) = (desk.session().await, desk.session().await);
+        let (owner, stranger) = (desk.session().await, desk.session().await);
         db.run("select setval('fencepost.token_seq', 5000)").await;
         let held = desk.claim_one(owner).await;
         let base = held.token.get();
         let mut guesses: Vec<Holder> = (base - 50..base + 50)
             .map(|token| Holder {
                 token: Token::try_from(token).expect("positive"),
-                session_no: guesser.session_no,
+                session_no: stranger.session_no,
                 job: held.job,
             })
             .collect();

@@ -248,7 +248,9 @@ async fn folding_the_tally_keeps_its_sums_also_while_jobs_move() {
         let counts = async || -> Vec<QueueCounts> {
             let mut conn = desk.store.read().await.expect("connects");
             let mut counts = queue_counts(&mut conn, &[]).await.expect("counts");
-            counts.iter_mut().for_each(|queue| queue.oldest_ready_age = None);
+            for queue in &mut counts {
+                queue.oldest_ready_age = None;
+            }
             counts
         };
         for _ in 0..10 {
