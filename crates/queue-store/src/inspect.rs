@@ -249,3 +249,17 @@ pub async fn queue_counts(conn: &mut PgConnection, queues: &[String]) -> Result<
         })
         .collect())
 }
+
+/// Leases whose session's time is over and that nobody has taken back yet. Reads the sessions, and the leases of such ones.
+pub async fn expired_leases(conn: &mut PgConnection) -> Result<i64, StoreError> {
+    let count = sqlx::query_scalar!(
+        r#"-- expired_leases
+        select count(*) as "count!"
+        from fencepost.worker_session s
+        cross join lateral (select from fencepost.lease where session_no = s.session_no offset 0) l
+        where s.dead or s.expires_at < now()"#
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(count)
+}

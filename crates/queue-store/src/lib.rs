@@ -31,7 +31,7 @@ pub use endings::{Ending, settle_endings};
 pub use enqueue::{EnqueueRow, Enqueued, enqueue};
 pub use error::StoreError;
 pub use hints::{HintListener, notify, probe};
-pub use inspect::{AttemptRecord, JobRecord, QueueCounts, job, queue_counts};
+pub use inspect::{AttemptRecord, JobRecord, QueueCounts, expired_leases, job, queue_counts};
 pub use lookup::{Past, look_up};
 pub use migrate::{check_schema, migrate};
 pub use place::Lows;

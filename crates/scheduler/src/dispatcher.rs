@@ -84,6 +84,15 @@ impl Handle {
         self.0.wake.notify_one();
     }
 
+    /// These lanes are registered. Whether they hold jobs is for others to say.
+    pub fn learn(&self, lanes: &[Lane]) {
+        let now = Instant::now();
+        let mut state = self.state();
+        for &lane in lanes {
+            state.learn(lane, now, &self.0.registry);
+        }
+    }
+
     /// Hints may have been missed, or a commit's answer: reads these lanes from their start once.
     pub fn doubt(&self, lanes: &[Lane]) {
         let mut state = self.state();
@@ -166,10 +175,18 @@ impl Handle {
 
 impl State {
     fn hint(&mut self, lane: Lane, now: Instant, registry: &Registry) {
-        if !self.lanes.knows(lane) {
+        self.learn(lane, now, registry);
+        self.lanes.hint(lane);
+    }
+
+    /// Tells the profiles of a lane, once. One whose names are not known here yet stays unknown: the next slow look reads
+    /// them. Were it taken for known, no profile would ever hear of it.
+    fn learn(&mut self, lane: Lane, now: Instant, registry: &Registry) {
+        let named = || registry.queue_name(lane.queue).is_some() && registry.kind_name(lane.kind).is_some();
+        if !self.lanes.knows(lane) && named() {
             self.profiles.iter_mut().for_each(|(_, profile)| profile.learn(lane, registry));
+            self.lanes.learn(lane, now);
         }
-        self.lanes.hint(lane, now);
     }
 
     fn profile(&mut self, wants: Wants, registry: &Registry) -> &mut Profile {
@@ -232,6 +249,15 @@ impl State {
         for &started in &plan.started {
             let highest = claim.jobs.iter().filter(|job| job.lane == started.lane).map(|job| job.position).max();
             self.lanes.end(started, highest, !claim.more, claim.now);
+        }
+        if claim.jobs.is_empty() && claim.more {
+            // No slot was one: all these sessions are dead or served elsewhere. Asking for them again would go in circles
+            // until their streams end.
+            for slot in &plan.request.slots {
+                if self.seats.get(&slot.owner.session_no).is_some_and(|seat| seat.owner == slot.owner) {
+                    self.leave(slot.owner.session_no);
+                }
+            }
         }
         let mut by_session: HashMap<i64, Vec<Claimed>> = HashMap::new();
         for job in claim.jobs {

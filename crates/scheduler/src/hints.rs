@@ -89,6 +89,7 @@ async fn listen(
     // What came while nobody listened.
     registry.reload(&mut *store.read().await?).await?;
     dispatcher.doubt(&registry.lanes());
+    dispatcher.learn(&registry.lanes());
     while let Some(lanes) = listener.next().await? {
         if lanes.iter().any(|lane| registry.queue_name(lane.queue).is_none() || registry.kind_name(lane.kind).is_none())
         {
@@ -124,11 +125,9 @@ async fn look_once(
     dispatcher: &dispatcher::Handle,
 ) -> Result<Vec<Lane>, StoreError> {
     let mut conn = store.hot().await?;
-    let known: HashSet<Lane> = registry.lanes().into_iter().collect();
     registry.reload(&mut conn).await?;
-    let new = registry.lanes().into_iter().filter(|lane| !known.contains(lane));
-    // A lane that is new here is unknown to the dispatcher too: it looks for itself.
-    dispatcher.hint(&new.collect::<Vec<_>>());
+    // However a lane came into the registry: one that the dispatcher has not heard of is looked into from now on.
+    dispatcher.learn(&registry.lanes());
     let quiet = dispatcher.quiet_lanes();
     if quiet.is_empty() { Ok(Vec::new()) } else { probe(&mut conn, &quiet).await }
 }

@@ -62,12 +62,18 @@ impl Lanes {
         self.beliefs.contains_key(&lane)
     }
 
-    /// The lane may hold jobs.
-    pub fn hint(&mut self, lane: Lane, now: Instant) {
-        let fresh = Belief { maybe: true, hints: 0, low: 0, next_low: 0, reached: 0, since: 0, full_scan: now };
-        let belief = self.beliefs.entry(lane).or_insert(fresh);
-        belief.maybe = true;
-        belief.hints += 1;
+    /// The lane is there.
+    pub fn learn(&mut self, lane: Lane, now: Instant) {
+        let fresh = Belief { maybe: false, hints: 0, low: 0, next_low: 0, reached: 0, since: 0, full_scan: now };
+        self.beliefs.entry(lane).or_insert(fresh);
+    }
+
+    /// The lane may hold jobs, if it is known.
+    pub fn hint(&mut self, lane: Lane) {
+        if let Some(belief) = self.beliefs.get_mut(&lane) {
+            belief.maybe = true;
+            belief.hints += 1;
+        }
     }
 
     /// Forgets the low mark: something went wrong, or hints were missed.
@@ -132,7 +138,8 @@ mod tests {
     fn lanes() -> (Lanes, Instant) {
         let now = Instant::now();
         let mut lanes = Lanes::new(LAG);
-        lanes.hint(LANE, now);
+        lanes.learn(LANE, now);
+        lanes.hint(LANE);
         (lanes, now)
     }
 
@@ -140,7 +147,7 @@ mod tests {
     async fn a_hint_during_a_claim_that_found_nothing_keeps_the_lane_awake() {
         let (mut lanes, now) = lanes();
         let started = lanes.start(LANE, now);
-        lanes.hint(LANE, now);
+        lanes.hint(LANE);
         lanes.end(started, None, true, at(100));
         assert!(lanes.maybe(LANE));
         let started = lanes.start(LANE, now);

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Counter;
 use queue_core::{AttemptEnd, DeadReason};
 use queue_proto::v1::SettleVerdict;
-use queue_store::{QueueCounts, Store};
+use queue_store::{QueueCounts, Store, StoreError, expired_leases, queue_counts};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -102,7 +102,8 @@ pub fn settled(verdict: SettleVerdict) {
     }
 }
 
-type Latest = Arc<Mutex<Vec<QueueCounts>>>;
+/// The latest figures; none while the database is away, because none are better than old ones.
+type Latest = Arc<Mutex<Option<(Vec<QueueCounts>, i64)>>>;
 
 /// Reads the figures by queue now and then, for the gauges, until told to stop.
 pub async fn run(store: Store, dispatcher: dispatcher::Handle, stop: CancellationToken) -> anyhow::Result<()> {
@@ -112,18 +113,20 @@ pub async fn run(store: Store, dispatcher: dispatcher::Handle, stop: Cancellatio
     INSTRUMENTS.stale.add(0, &[]);
     gauges(&latest, dispatcher);
     loop {
-        let counts = async { queue_store::queue_counts(&mut *store.read().await?, &[]).await };
-        let counts = counts.await.unwrap_or_else(|error| {
-            batch::complain("counting", &error);
-            // No figures are better than old ones.
-            Vec::new()
-        });
-        *latest.lock().unwrap_or_else(PoisonError::into_inner) = counts.into_iter().take(MAX_COUNTED_QUEUES).collect();
+        let figures = count(&store).await.map_err(|error| batch::complain("counting", &error)).ok();
+        *latest.lock().unwrap_or_else(PoisonError::into_inner) = figures;
         tokio::select! {
             () = sleep(COUNT_INTERVAL) => {}
             () = stop.cancelled() => return Ok(()),
         }
     }
+}
+
+async fn count(store: &Store) -> Result<(Vec<QueueCounts>, i64), StoreError> {
+    let mut conn = store.read().await?;
+    let mut queues = queue_counts(&mut conn, &[]).await?;
+    queues.truncate(MAX_COUNTED_QUEUES);
+    Ok((queues, expired_leases(&mut conn).await?))
 }
 
 fn gauges(latest: &Latest, dispatcher: dispatcher::Handle) {
@@ -133,7 +136,7 @@ fn gauges(latest: &Latest, dispatcher: dispatcher::Handle) {
         .i64_observable_gauge("fencepost.queue.jobs")
         .with_description("Jobs of a queue, by state.")
         .with_callback(move |gauge| {
-            for queue in figures.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for queue in read(&figures, |(queues, _)| queues.clone()).unwrap_or_default() {
                 let states = [
                     ("scheduled", queue.scheduled),
                     ("ready", queue.ready),
@@ -152,9 +155,19 @@ fn gauges(latest: &Latest, dispatcher: dispatcher::Handle) {
         .with_unit("s")
         .with_description("How long the oldest ready job of a queue has been ready; 0 if none is.")
         .with_callback(move |gauge| {
-            for queue in figures.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for queue in read(&figures, |(queues, _)| queues.clone()).unwrap_or_default() {
                 let age = queue.oldest_ready_age.unwrap_or_default();
                 gauge.observe(age.as_secs_f64(), &[KeyValue::new("queue", queue.queue.clone())]);
+            }
+        })
+        .build();
+    let figures = latest.clone();
+    meter
+        .i64_observable_gauge("fencepost.leases.expired")
+        .with_description("Leases whose session's time is over and that were not taken back yet.")
+        .with_callback(move |gauge| {
+            if let Some(expired) = read(&figures, |(_, expired)| *expired) {
+                gauge.observe(expired, &[]);
             }
         })
         .build();
@@ -169,4 +182,8 @@ fn gauges(latest: &Latest, dispatcher: dispatcher::Handle) {
         .with_description("Free slots of the sessions connected to this scheduler.")
         .with_callback(move |gauge| gauge.observe(dispatcher.occupancy().1, &[]))
         .build();
+}
+
+fn read<T>(latest: &Latest, figure: impl Fn(&(Vec<QueueCounts>, i64)) -> T) -> Option<T> {
+    latest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(figure)
 }

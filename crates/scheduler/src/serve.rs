@@ -7,7 +7,7 @@ use anyhow::Context;
 use lifecycle::{Shutdown, Tasks};
 use queue_store::{Registry, SchedulerId, Store, StoreError, check_schema, register_scheduler, retire_scheduler};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic_health::server::HealthReporter;
@@ -25,6 +25,10 @@ use crate::{
 
 /// Sessions that are opened side by side, on the connections that renewals use too.
 const DOORWAY: usize = 2;
+/// How long after the drain what is still to be written may take. Workers keep their results and send them again.
+const WRITE_BOUND: Duration = Duration::from_secs(5);
+/// How long the farewell to the database may take, each of its two parts.
+const FAREWELL_BOUND: Duration = Duration::from_secs(2);
 
 /// Brings the schema up to date.
 pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
@@ -43,10 +47,10 @@ pub async fn serve(args: ServeArgs, shutdown: Shutdown) -> anyhow::Result<()> {
     let Some(scheduler) = start(&store, &name, timing, &shutdown).await? else { return Ok(()) };
     let served = run(&args, timing, &store, &name, scheduler, &shutdown).await;
     let retired = async { retire_scheduler(&mut *store.vital().await?, scheduler).await };
-    if let Err(error) = retired.await {
+    if let Ok(Err(error)) = timeout(FAREWELL_BOUND, retired).await {
         batch::complain("the farewell", &error);
     }
-    store.close().await;
+    let _ = timeout(FAREWELL_BOUND, store.close()).await;
     served
 }
 
@@ -130,21 +134,31 @@ async fn run(
         doorway: Semaphore::new(DOORWAY),
     };
     let streams = TaskTracker::new();
-    let work = Work { parts: Arc::new(parts), streams: streams.clone(), drain: stop.clone() };
+    let closed = CancellationToken::new();
+    let work = Work { parts: Arc::new(parts), streams: streams.clone(), drain: stop.clone(), closed: closed.clone() };
     let queues = Queues { writer, store: store.clone(), max_payload_bytes: args.max_payload_bytes };
     let maintenance = Maintenance { reaping, keep_jobs: args.keep_jobs, keep_keys: args.keep_keys };
 
     let services = server::Services { queues, work, maintenance, health: health_service };
     let listener = server::listen(args.listen.listen).await?;
     tracing::info!(address = %listener.local_addr()?, name, "scheduler serves");
-    let closed = CancellationToken::new();
     let serving = server::serve(services, listener, args, closed.clone())?;
-    let drain = drain(stop, streams, health, args.drain_timeout, closed);
+    let drain = drain(stop.clone(), streams, health, args.drain_timeout, closed);
     tasks.spawn("server", async move {
         let (served, ()) = tokio::join!(serving, drain);
         served
     });
-    tasks.join().await
+    let bound = async {
+        stop.cancelled().await;
+        sleep(args.drain_timeout + WRITE_BOUND).await;
+    };
+    tokio::select! {
+        ended = tasks.join() => ended,
+        () = bound => {
+            tracing::warn!("stopping with results unwritten: their workers keep them and send them again");
+            Ok(())
+        }
+    }
 }
 
 /// Waits for the end: workers were told to move by their streams; what they had to say is written meanwhile.

@@ -44,6 +44,8 @@ pub struct SessionStream {
     pub max_message_bytes: usize,
     /// Fires when the scheduler drains.
     pub drain: CancellationToken,
+    /// Fires when the time for that is over.
+    pub closed: CancellationToken,
 }
 
 /// What the loop keeps.
@@ -61,6 +63,7 @@ impl SessionStream {
     pub async fn run(self) {
         let parts = self.parts.clone();
         let owner = self.owner;
+        let closed = self.closed.clone();
         let (ack_sender, acks) = mpsc::unbounded_channel();
         let mut running =
             Running { stream: self, unacknowledged: Unacknowledged::default(), heartbeat: None, acks, ack_sender };
@@ -72,7 +75,8 @@ impl SessionStream {
             let _ = timeout(SILENCE, outbound.send(Err(status))).await;
         }
         drop(outbound);
-        wait_for_late_grants(&parts, owner, grants, unacknowledged).await;
+        // A scheduler that stops leaves them to the next one, whose heartbeats bring them back.
+        closed.run_until_cancelled(wait_for_late_grants(&parts, owner, grants, unacknowledged)).await;
     }
 }
 
@@ -103,7 +107,7 @@ impl Running {
         let age = MAX_STREAM_AGE.mul_f64(1.0 - rand::random::<f64>() / 4.0);
         let old = Instant::now() + age;
         let mut heard = Instant::now();
-        let drain = self.stream.drain.clone();
+        let (drain, closed) = (self.stream.drain.clone(), self.stream.closed.clone());
         let mut draining = false;
         loop {
             let late = self.unacknowledged.next_deadline();
@@ -125,6 +129,7 @@ impl Running {
                     draining = true;
                     self.send_drain(Duration::ZERO).await?;
                 }
+                () = closed.cancelled() => return Err(Status::unavailable("the scheduler stops: connect to another one")),
                 () = drain.cancelled(), if !draining => {
                     draining = true;
                     self.send_drain(Duration::from_millis(500).mul_f64(rand::random())).await?;

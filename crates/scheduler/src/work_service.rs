@@ -116,6 +116,8 @@ pub struct Work {
     pub streams: TaskTracker,
     /// Fires when the scheduler drains.
     pub drain: CancellationToken,
+    /// Fires when the time for that is over.
+    pub closed: CancellationToken,
 }
 
 #[tonic::async_trait]
@@ -159,6 +161,7 @@ impl WorkService for Work {
             grants,
             max_message_bytes: opening.max_message_bytes,
             drain: self.drain.clone(),
+            closed: self.closed.clone(),
         };
         self.streams.spawn(stream.run());
         Ok(Answer::new(Box::pin(ReceiverStream::new(responses))))

@@ -24,29 +24,29 @@ impl Metrics {
     pub(crate) fn new(capacity: u32) -> Self {
         let meter = telemetry::meter();
         let metrics = Self {
-            capacity: meter.u64_gauge("fencepost_worker_capacity").with_description("Slots of the worker").build(),
+            capacity: meter.u64_gauge("fencepost.worker.capacity").with_description("Slots of the worker").build(),
             running: meter
-                .i64_up_down_counter("fencepost_worker_running")
+                .i64_up_down_counter("fencepost.worker.running")
                 .with_description("Handlers that run now")
                 .build(),
             unacknowledged: meter
-                .u64_gauge("fencepost_worker_unacknowledged")
+                .u64_gauge("fencepost.worker.unacknowledged")
                 .with_description("Results that no scheduler has acknowledged yet")
                 .build(),
             leases_lost: meter
-                .u64_counter("fencepost_worker_leases_lost")
+                .u64_counter("fencepost.worker.leases.lost")
                 .with_description("Leases lost while their handler ran")
                 .build(),
-            panics: meter.u64_counter("fencepost_worker_panics").with_description("Handlers that panicked").build(),
+            panics: meter.u64_counter("fencepost.worker.panics").with_description("Handlers that panicked").build(),
             reconnects: meter
-                .u64_counter("fencepost_worker_reconnects")
+                .u64_counter("fencepost.worker.reconnects")
                 .with_description("Streams opened after the first one")
                 .build(),
             settlements: meter
-                .u64_counter("fencepost_worker_settlements")
+                .u64_counter("fencepost.worker.settlements")
                 .with_description("Settlements by the verdict of the scheduler")
                 .build(),
-            duration: telemetry::seconds_histogram("fencepost_worker_handler_duration", "Run time of handlers by kind"),
+            duration: telemetry::seconds_histogram("fencepost.worker.handler.duration", "Run time of handlers by kind"),
         };
         metrics.capacity.record(capacity.into(), &[]);
         metrics
