@@ -7,7 +7,12 @@ use queue_core::Invalid;
 
 /// A duration from outside. Refuses negative ones and those past 10,000 years.
 pub fn to_duration(field: &str, value: prost_types::Duration) -> Result<Duration, Invalid> {
-    Duration::try_from(value).map_err(|_| Invalid::new(field, "must be a duration that is not negative"))
+    let negative = || Invalid::new(field, "must be a duration that is not negative");
+    // Looked at before the conversion, which negates what is negative: the smallest number overflows there.
+    if value.seconds < 0 || value.nanos < 0 {
+        return Err(negative());
+    }
+    Duration::try_from(value).map_err(|_| negative())
 }
 
 /// A duration as it travels; one too long for the wire is cut to the longest.
