@@ -10,6 +10,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 pub const TEST_PREFIX: &str = "fencepost_test_";
 /// Leftovers of tests that were killed are removed when they are that old.
 const KEEP_SECONDS: i64 = 3_600;
+/// Templates of other schemas, which another checkout may use, are removed when they are that old.
+const KEEP_TEMPLATE_SECONDS: i64 = 86_400;
 /// Advisory lock under which templates are made. Any number that nobody else uses on a server for tests.
 const TEMPLATE_LOCK: i64 = 0x66_65_6e_63_65;
 
@@ -30,7 +32,7 @@ pub async fn create_database(server: &PgConnectOptions) -> Result<String, sqlx::
     let mut admin = PgConnection::connect_with(server).await?;
     let template = template_name();
     ensure_template(&mut admin, server, &template).await?;
-    let now: i64 = sqlx::query_scalar("select extract(epoch from now())::bigint").fetch_one(&mut admin).await?;
+    let now = now(&mut admin).await?;
     let id: String =
         sqlx::query_scalar("select left(replace(gen_random_uuid()::text, '-', ''), 16)").fetch_one(&mut admin).await?;
     let name = format!("{TEST_PREFIX}{now}_{id}");
@@ -57,13 +59,14 @@ async fn ensure_template(
     }
     sqlx::query("select pg_advisory_lock($1)").bind(TEMPLATE_LOCK).execute(&mut *admin).await?;
     if !is_there(admin, template).await? {
-        remove_leftovers(admin).await?;
         // Under another name until it is whole: a run that is killed half-way must not leave half a template.
         let draft = format!("{template}_draft");
         run(admin, format!("drop database if exists {draft} with (force)")).await?;
         run(admin, format!("create database {draft}")).await?;
         let url = server.clone().database(&draft).to_url_lossy();
         queue_store::migrate(url.as_str(), None).await.expect("the migrations apply");
+        let now = now(admin).await?;
+        run(admin, format!("comment on database {draft} is '{now}'")).await?;
         run(admin, format!("alter database {draft} rename to {template}")).await?;
     }
     sqlx::query("select pg_advisory_unlock($1)").bind(TEMPLATE_LOCK).execute(admin).await?;
@@ -74,15 +77,25 @@ async fn is_there(admin: &mut PgConnection, name: &str) -> Result<bool, sqlx::Er
     sqlx::query_scalar("select exists (select from pg_database where datname = $1)").bind(name).fetch_one(admin).await
 }
 
-/// Removes databases of runs that were killed, and templates of other schemas that nobody is using.
+/// Seconds since 1970, by the clock of the server.
+async fn now(admin: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("select extract(epoch from now())::bigint").fetch_one(admin).await
+}
+
+/// Removes databases of runs that were killed, and templates of schemas of other days.
 pub async fn remove_leftovers(admin: &mut PgConnection) -> Result<(), sqlx::Error> {
     let names: Vec<String> = sqlx::query_scalar(
         r"select datname::text
         from pg_database
-        where datname ~ '^fencepost_test_\d+_' and split_part(datname, '_', 3)::bigint
-            < extract(epoch from now())::bigint - $1",
+        where datname ~ '^fencepost_test_\d+_' and split_part(datname, '_', 3)::bigint < $1 - $2
+            or datname ~ '^fencepost_template_' and datname <> $3
+                and shobj_description(oid, 'pg_database') ~ '^\d+$'
+                and shobj_description(oid, 'pg_database')::bigint < $1 - $4",
     )
+    .bind(now(admin).await?)
     .bind(KEEP_SECONDS)
+    .bind(template_name())
+    .bind(KEEP_TEMPLATE_SECONDS)
     .fetch_all(&mut *admin)
     .await?;
     for name in names {
