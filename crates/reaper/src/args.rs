@@ -78,7 +78,7 @@ impl ReaperArgs {
         check_range("--sessions-page", self.sessions_page, 1..=MAX_PAGE)?;
         check_range("--leases-page", self.leases_page, 1..=MAX_PAGE)?;
         Ok(Options {
-            holder: self.name.clone().map_or_else(own_name, Ok)?,
+            holder: self.name.clone().map_or_else(|| WorkerName::new(&lifecycle::process_name()), Ok)?,
             tidy_every: self.tidy_every,
             audit_every: self.audit_every,
             sessions_page: self.sessions_page,
@@ -89,13 +89,6 @@ impl ReaperArgs {
 
 fn parse_name(text: &str) -> Result<WorkerName, String> {
     WorkerName::new(text).map_err(|invalid| invalid.to_string())
-}
-
-/// Host name and process id. A host without a name that fits is `reaper`.
-fn own_name() -> anyhow::Result<WorkerName> {
-    let pid = std::process::id();
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Ok(WorkerName::new(&format!("{}-{pid}", host.trim())).or_else(|_| WorkerName::new(&format!("reaper-{pid}")))?)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use queue_core::{
 
 use crate::handler::{Handlers, boxed};
 use crate::settings::{
-    DEFAULT_MAX_MESSAGE_BYTES, MAX_DRAIN_GRACE, MAX_MAX_MESSAGE_BYTES, MIN_MAX_MESSAGE_BYTES, Settings, default_name,
+    DEFAULT_MAX_MESSAGE_BYTES, MAX_DRAIN_GRACE, MAX_MAX_MESSAGE_BYTES, MIN_MAX_MESSAGE_BYTES, Settings,
 };
 use crate::timing::{DEFAULT_CANCEL_GRACE, DEFAULT_DRAIN_GRACE};
 use crate::{Context, Error, HandlerError, Timing, Worker};
@@ -124,7 +124,7 @@ impl WorkerBuilder {
     ///
     /// Errors: [`Error::Invalid`] names the setting, [`Error::Connect`].
     pub fn build(self) -> Result<Worker, Error> {
-        let name = WorkerName::new(&self.name.unwrap_or_else(default_name))?;
+        let name = WorkerName::new(&self.name.unwrap_or_else(lifecycle::process_name))?;
         let queues = self.queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<Vec<_>, _>>()?;
         self.handlers.keys().try_for_each(|kind| KindName::new(kind).map(drop))?;
         if let Some(kind) = self.twice {

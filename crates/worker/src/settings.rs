@@ -28,15 +28,3 @@ pub(crate) struct Settings {
     pub(crate) max_message_bytes: usize,
     pub(crate) build: String,
 }
-
-/// Host and process, in the characters that a name may have.
-pub(crate) fn default_name() -> String {
-    let host: String = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' })
-        .take(100)
-        .collect();
-    format!("{host}-{}", std::process::id())
-}

@@ -161,6 +161,6 @@ impl MaintenanceService for Fake {
 
     async fn audit(&self, request: Request<v1::AuditRequest>) -> Result<Response<v1::AuditResponse>, Status> {
         self.enter("audit", &request, Some(request.get_ref().token))?;
-        Ok(Response::new(v1::AuditResponse { violations: self.storage().violations.clone() }))
+        Ok(Response::new(v1::AuditResponse { violations: self.storage().violations.clone(), skipped: false }))
     }
 }
