@@ -34,15 +34,17 @@ async fn run(command: Command, job: Context, is_effect: bool) -> Result<Success,
         .spawn()
         .map_err(|error| HandlerError::retryable("exec_failed", format!("cannot run {}: {error}", command.program)))?;
     let group = Group::of(&child);
+    let mut work = std::pin::pin!(work(&mut child, &job));
     let ended = tokio::select! {
         biased;
         () = job.cancellation().cancelled() => None,
-        ended = work(&mut child, &job) => Some(ended),
+        ended = &mut work => Some(ended),
     };
     let Some(ended) = ended else {
         group.signal(Signal::TERM);
+        // What it says on the way out is still read: a closed pipe would kill it in the middle of its clean-up.
         // Whether it ends by itself or not: what is left of the group is killed.
-        let _ = tokio::time::timeout(KILL_GRACE, child.wait()).await;
+        let _ = tokio::time::timeout(KILL_GRACE, &mut work).await;
         group.signal(Signal::KILL);
         let reason = job.cancel_reason().map_or_else(String::new, ToString::to_string);
         return Err(HandlerError::retryable("interrupted", reason));
