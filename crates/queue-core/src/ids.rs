@@ -14,7 +14,7 @@ pub struct JobId(NonZeroI64);
 pub struct Token(NonZeroI64);
 
 /// Identity of one incarnation of a worker process: 16 random bytes, chosen by the worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub [u8; 16]);
 
 fn positive(field: &str, value: i64) -> Result<NonZeroI64, Invalid> {
@@ -76,6 +76,12 @@ impl fmt::Display for JobId {
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Claim {
     pub jobs: Vec<Claimed>,
     /// Whether there may be more where these came from.
     pub more: bool,
+    /// Slots of sessions that this scheduler still serves. None: it was replaced in all of them.
+    pub room: i64,
     /// Position that an insert of this instant would get: what is below it by more than the bound on statements is settled.
     pub now: i64,
 }
@@ -130,7 +132,7 @@ pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Cl
         select
             (select count(*) from picked) > (select count(*) from granted)
                 or (select count(*) from granted) >= (select room from slot) as "more!",
-            fencepost.id_at(now()) as "now!",
+            (select room from slot) as "room!", fencepost.id_at(now()) as "now!",
             g.job_id as "job_id?", g.token as "token?", g.session_no as "session_no?", g.position as "position?",
             g.queue_id as "queue_id?", g.priority as "priority?", g.kind_id as "kind_id?",
             g.attempts as "attempts?", g.lease_losses as "lease_losses?", g.undelivered as "undelivered?",
@@ -161,6 +163,7 @@ pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Cl
     let mut claim = Claim::default();
     for row in rows {
         claim.more = row.more;
+        claim.room = row.room;
         claim.now = row.now;
         let granted = || {
             Some(Claimed {

@@ -36,6 +36,12 @@ impl HintListener {
     pub async fn next(&mut self) -> Result<Option<Vec<Lane>>, StoreError> {
         Ok(self.0.try_recv().await?.map(|hint| lanes(hint.payload())))
     }
+
+    /// Asks the server for a sign of life. The caller bounds the wait: a connection that is silently cut never answers.
+    pub async fn check(&mut self) -> Result<(), StoreError> {
+        sqlx::query("-- check_listener\nselect 1").execute(&mut self.0).await?;
+        Ok(())
+    }
 }
 
 /// Of these lanes, those that hold a ready job at or above the given position. One statement.

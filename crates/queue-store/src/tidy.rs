@@ -36,6 +36,7 @@ pub async fn tidy(conn: &mut PgConnection, keep_jobs: Duration, keep_keys: Durat
         .unwrap_or_default();
     let partitions_dropped = drop_partition(conn, keep_jobs).await?;
     let sessions_removed = remove_sessions(conn).await?;
+    remove_kept(conn, keep_jobs).await?;
     let keys_removed = remove_keys(conn, keep_keys).await?;
     fold_tally(conn).await?;
     Ok(Tidied { partitions_created, partitions_dropped, sessions_removed, keys_removed })
@@ -76,6 +77,33 @@ async fn remove_sessions(conn: &mut PgConnection) -> Result<u64, StoreError> {
     .execute(conn)
     .await?;
     Ok(removed.rows_affected())
+}
+
+/// Removes what was kept past its partition and has ended for long enough by now.
+async fn remove_kept(conn: &mut PgConnection, keep: Duration) -> Result<(), StoreError> {
+    sqlx::query!(
+        "-- remove_kept
+        with old as materialized (
+            select job_id
+            from fencepost.finished_kept
+            where finished_at < now() - $1 * interval '1 second'
+            limit $2
+            for update skip locked
+        ), attempts as (
+            delete from fencepost.attempt_log_kept
+            where job_id = any(array(select job_id from old))
+        ), jobs as (
+            delete from fencepost.job_kept
+            where job_id = any(array(select job_id from old))
+        )
+        delete from fencepost.finished_kept
+        where job_id = any(array(select job_id from old))",
+        keep.as_secs_f64(),
+        PAGE
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
 }
 
 async fn remove_keys(conn: &mut PgConnection, keep: Duration) -> Result<u64, StoreError> {

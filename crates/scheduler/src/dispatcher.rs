@@ -246,6 +246,16 @@ impl State {
     }
 
     fn granted(&mut self, plan: &Plan, claim: Claim) -> Vec<(Claimed, Owner)> {
+        if claim.room == 0 {
+            // Other streams have taken all these sessions over, or they are dead. Their next heartbeats tell them so; until
+            // then a claim for them would find nothing again, at once.
+            for slot in &plan.request.slots {
+                if self.seats.get(&slot.owner.session_no).is_some_and(|seat| seat.owner == slot.owner) {
+                    self.leave(slot.owner.session_no);
+                }
+            }
+            return Vec::new();
+        }
         for &started in &plan.started {
             let highest = claim.jobs.iter().filter(|job| job.lane == started.lane).map(|job| job.position).max();
             self.lanes.end(started, highest, !claim.more, claim.now);

@@ -150,6 +150,8 @@ impl Task {
             tries += 1;
             match enqueue(&mut conn, rows).await {
                 Err(error) if error.is_aborted() && tries < TRIES => {}
+                // Two connections may in theory draw one identity in one millisecond: no fault of the job's.
+                Err(error) if error.is_data() && rows.len() == 1 && tries < TRIES => {}
                 result => return result,
             }
         }

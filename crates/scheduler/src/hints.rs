@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use queue_store::{HintListener, Lane, Registry, Store, StoreError, notify, probe};
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::timing::SLOW_POLL;
@@ -14,6 +14,10 @@ use crate::{batch, dispatcher};
 
 /// Hints of that long go out together.
 const GATHER: Duration = Duration::from_millis(10);
+/// A listener that heard nothing for so long is asked for a sign of life.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// How long that may take.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Tells other schedulers which lanes got jobs.
 #[derive(Clone, Default)]
@@ -90,14 +94,22 @@ async fn listen(
     registry.reload(&mut *store.read().await?).await?;
     dispatcher.doubt(&registry.lanes());
     dispatcher.learn(&registry.lanes());
-    while let Some(lanes) = listener.next().await? {
+    loop {
+        let Ok(heard) = timeout(CHECK_INTERVAL, listener.next()).await else {
+            // Nothing was said for a while: nothing to say, or a connection that is silently cut.
+            if timeout(CHECK_TIMEOUT, listener.check()).await.is_ok_and(|checked| checked.is_ok()) {
+                continue;
+            }
+            tracing::warn!("the connection that listens for hints is dead; opening another");
+            return Ok(());
+        };
+        let Some(lanes) = heard? else { return Ok(()) };
         if lanes.iter().any(|lane| registry.queue_name(lane.queue).is_none() || registry.kind_name(lane.kind).is_none())
         {
             registry.reload(&mut *store.read().await?).await?;
         }
         dispatcher.hint(&lanes);
     }
-    Ok(())
 }
 
 /// Looks into lanes that idle slots wait for, until told to stop: the guarantee behind the hints.
