@@ -219,13 +219,28 @@ impl Link {
     }
 
     fn ended(&mut self, lease: Lease, ended: Ended) {
-        self.table.ended(lease, ended);
+        self.end(lease, ended);
         // What ended in the meantime settles in the same message.
         for _ in 0..ENDS_AT_ONCE {
             let Ok((lease, ended)) = self.ends.try_recv() else { break };
-            self.table.ended(lease, ended);
+            self.end(lease, ended);
         }
         self.runner.metrics.unacknowledged(self.table.unacknowledged());
+    }
+
+    fn end(&mut self, lease: Lease, ended: Ended) {
+        let Some((attempt, code)) = self.table.ended(lease, ended) else { return };
+        // The code and not the text: that is the handler's, and may repeat its input.
+        tracing::warn!(
+            job.id = %lease.0,
+            job.kind = attempt.kind,
+            job.queue = attempt.queue,
+            lease.token = %lease.1,
+            attempt = attempt.number,
+            session.id = %self.session,
+            error.code = code,
+            "attempt failed"
+        );
     }
 
     /// Slots that may be promised now: each is free, and there is room for the result.

@@ -120,14 +120,20 @@ impl Table {
     }
 
     /// A slot is free again. What its handler returned becomes the result, unless the lease is gone or settled.
-    pub(crate) fn ended(&mut self, lease: Lease, ended: Ended) {
-        let Some(run) = self.runs.remove(&lease) else { return };
+    ///
+    /// Gives the attempt and the error code if it failed.
+    pub(crate) fn ended(&mut self, lease: Lease, ended: Ended) -> Option<(Arc<Attempt>, String)> {
+        let run = self.runs.remove(&lease)?;
         if let Some(due) = run.due {
             self.timers.remove(&(due, lease));
         }
-        if run.held {
-            self.settle(lease, outcome(ended, run.attempt.reason()));
+        if !run.held {
+            return None;
         }
+        let outcome = outcome(ended, run.attempt.reason());
+        let code = if let Outcome::Failed(failure) = &outcome { Some(failure.code.clone()) } else { None };
+        self.settle(lease, outcome);
+        Some((run.attempt, code?))
     }
 
     /// Keeps a result until it is acknowledged. One that no scheduler would store becomes a final failure that says so.
