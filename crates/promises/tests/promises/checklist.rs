@@ -118,7 +118,11 @@ async fn a_crashed_workers_job_becomes_claimable_after_expiry() {
         worker.kill();
         let _other = system.exec_worker(&[&scheduler], &[("a", script)], &[]);
         let done = is(&client, id, JobState::Succeeded).await;
-        assert!(killed.elapsed() < SHORT_TTL * 4, "within the lease and a few passes, not after {:?}", killed.elapsed());
+        assert!(
+            killed.elapsed() < SHORT_TTL * 4,
+            "within the lease and a few passes, not after {:?}",
+            killed.elapsed()
+        );
         assert_eq!(ends(&done), [AttemptEnd::Lost, AttemptEnd::Succeeded]);
         assert_eq!((done.attempts_used, done.lease_losses), (1, 1));
         assert_eq!(system.lines("started"), ["1", "2"]);

@@ -156,7 +156,8 @@ async fn shutdown_stops_intake_drains_what_is_buffered_and_reports_no_timeout() 
         let pool = pool.clone();
         async move { pool.shutdown(PATIENCE).await }
     });
-    eventually(PATIENCE, "intake has ended", async || pool.try_submit(|_| async {}) == Err(SubmitError::ShutDown)).await;
+    eventually(PATIENCE, "intake has ended", async || pool.try_submit(|_| async {}) == Err(SubmitError::ShutDown))
+        .await;
     assert_eq!(pool.depth(), 10);
     release.add_permits(12);
     let report = ending.await.expect("no panic");

@@ -16,6 +16,12 @@ pub const NO_JOBS: &str = "do $$ begin
     while not exists (select from public.go) loop perform pg_sleep(0.02); end loop;
 end $$";
 
+/// No transition can be committed: each one is counted.
+pub const NO_TRANSITIONS: &str = "do $$ begin
+    lock table fencepost.tally in access exclusive mode;
+    while not exists (select from public.go) loop perform pg_sleep(0.02); end loop;
+end $$";
+
 /// The job enqueued first cannot be touched.
 pub const FIRST_READY: &str = "do $$ begin
     perform from fencepost.ready order by position limit 1 for update;

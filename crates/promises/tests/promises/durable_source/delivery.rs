@@ -92,7 +92,8 @@ async fn several_queues_are_listened_to_in_priority_order_high_first() {
     system(async |system| {
         let scheduler = system.scheduler().await;
         let client = scheduler.client();
-        for (queue, payload) in [("low", "5"), ("middle", "3"), ("high", "1"), ("low", "6"), ("middle", "4"), ("high", "2")]
+        for (queue, payload) in
+            [("low", "5"), ("middle", "3"), ("high", "1"), ("low", "6"), ("middle", "4"), ("high", "2")]
         {
             enqueue(&client, job_in(queue, "a", payload)).await;
         }
@@ -160,7 +161,8 @@ async fn a_job_of_a_kind_that_no_worker_knows_waits_and_holds_nobody_up() {
         let client = scheduler.client();
         let unknown = enqueue(&client, job("unknown")).await;
         let id = enqueue(&client, job("a")).await;
-        let _worker = system.run(worker_of(&[&scheduler]).concurrency(1).handler("a", |_| async { Ok(Success::default()) }));
+        let _worker =
+            system.run(worker_of(&[&scheduler]).concurrency(1).handler("a", |_| async { Ok(Success::default()) }));
         is(&client, id, JobState::Succeeded).await;
         assert_eq!(look(&client, unknown).await.state(), JobState::Ready);
     })

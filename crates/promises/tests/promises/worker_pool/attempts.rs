@@ -45,7 +45,7 @@ async fn a_job_that_kills_its_worker_is_dead_after_its_lease_losses_though_it_ha
         let scheduler = system.hasty_scheduler().await;
         let client = scheduler.client();
         let _reaper = system.reaper(&[&scheduler], &[]);
-        let poison = "echo $FENCEPOST_ATTEMPT >> started; kill -9 $PPID; sleep 1";
+        let poison = "echo $FENCEPOST_ATTEMPT >> started; sleep 0.3; kill -9 $PPID; sleep 1";
         let retry = RetryOverrides { max_attempts: Some(50), max_lease_losses: Some(3), ..RetryOverrides::default() };
         let id = enqueue(&client, NewJob { retry, ..job("a") }).await;
         for lives in 1..=3 {

@@ -116,7 +116,11 @@ async fn the_guard_applies_an_effect_in_the_users_own_database_once() {
                 tx.commit().await?;
                 all.lock().expect("no panic").push((what, job.token().get()));
                 // The first attempt fails after its effect is committed.
-                if job.attempt() == 1 { Err(HandlerError::retryable("lost", "no answer")) } else { Ok(Success::default()) }
+                if job.attempt() == 1 {
+                    Err(HandlerError::retryable("lost", "no answer"))
+                } else {
+                    Ok(Success::default())
+                }
             }
         };
         let _worker = system.run(worker_of(&[&scheduler]).handler("a", handler));

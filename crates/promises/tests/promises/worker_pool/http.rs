@@ -50,7 +50,10 @@ async fn the_stable_idempotency_key_and_the_fencing_token_are_handed_to_an_http_
         let seen = seen.lock().expect("no panic");
         let header = |at: usize, name: &str| seen[at].0[name].to_str().expect("a text").to_owned();
         for at in 0..2 {
-            assert_eq!((header(at, "idempotency-key").as_str(), header(at, "fencepost-job-id")), ("pay-7", id.to_string()));
+            assert_eq!(
+                (header(at, "idempotency-key").as_str(), header(at, "fencepost-job-id")),
+                ("pay-7", id.to_string())
+            );
             assert_eq!(header(at, "fencepost-fencing-token"), done.attempts[at].token.to_string());
             assert!(header(at, "traceparent").contains("4bf92f3577b34da6a3ce929d0e0e4736"));
             assert_eq!(seen[at].1, "503");
@@ -69,7 +72,10 @@ async fn http_statuses_decide_and_retry_after_is_honoured() {
         for status in ["404", "400", "301"] {
             let id = enqueue(&client, attempts(job_in("default", "a", status), 2)).await;
             let dead = is(&client, id, JobState::Dead).await;
-            assert_eq!((ends(&dead), dead.attempts[0].error_code.clone()), (vec![AttemptEnd::Failed], format!("http_{status}")));
+            assert_eq!(
+                (ends(&dead), dead.attempts[0].error_code.clone()),
+                (vec![AttemptEnd::Failed], format!("http_{status}"))
+            );
             assert_eq!(dead.attempts[0].error, "why");
         }
         // The policy would try again at once.

@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 use worker::{Context, HandlerError, Success};
 
 use crate::jobs::{at_once, ends, enqueue, is, job, look};
-use crate::locks::{NO_JOBS, holding};
+use crate::locks::{NO_TRANSITIONS, holding};
 use crate::stream::{Stream, every_outcome, hello, lease};
 use crate::system::{PATIENCE, system, worker_of};
 
-const SECONDS_TO_EXPIRY: &str =
+const MS_TO_EXPIRY: &str =
     "select (extract(epoch from max(expires_at) - now()) * 1000)::bigint from fencepost.worker_session where not dead";
 
 #[tokio::test]
@@ -200,7 +200,9 @@ async fn a_cpu_bound_handler_that_blocks_every_runtime_thread_keeps_its_lease() 
             let done = is(&client, id, JobState::Succeeded).await;
             assert_eq!(ends(&done), [AttemptEnd::Succeeded], "twice its lease without losing it");
         }
-        tokio::task::spawn_blocking(move || blocked.join().expect("no panic").expect("ends well")).await.expect("joins");
+        tokio::task::spawn_blocking(move || blocked.join().expect("no panic").expect("ends well"))
+            .await
+            .expect("joins");
         assert_eq!(*runs.lock().expect("no panic"), 2);
     })
     .await;
@@ -216,8 +218,10 @@ async fn heartbeats_and_the_reaper_have_connections_that_stuck_work_cannot_take(
         let _worker = system.exec_worker(&[&scheduler], &[("a", script)], &[]);
         let id = enqueue(&client, job("a")).await;
         system.wrote("started", 1).await;
-        holding(system, NO_JOBS, async || {
-            // Every connection for enqueues and look-ups waits for the lock, for longer than a lease lives.
+        system.number_is("select count(*) from fencepost.maintenance where passed_at > '-infinity'", 1).await;
+        holding(system, NO_TRANSITIONS, async || {
+            std::fs::write(system.path("go"), "").expect("lets it end");
+            // Every connection for enqueues waits for the lock, and those for settlements: longer than a lease lives.
             let stuck: Vec<_> = (0..8)
                 .map(|_| {
                     let client = client.clone();
@@ -225,16 +229,17 @@ async fn heartbeats_and_the_reaper_have_connections_that_stuck_work_cannot_take(
                 })
                 .collect();
             let beats = "select (extract(epoch from expires_at) * 1000)::bigint from fencepost.worker_session";
+            let passed = "select (extract(epoch from now() - passed_at) * 1000)::bigint from fencepost.maintenance";
             let first = system.db.number(beats).await;
             eventually(PATIENCE, "renewals go on for twice a lease time", async || {
-                assert!(system.db.number(SECONDS_TO_EXPIRY).await > 0, "the lease lives all the time");
+                assert!(system.db.number(MS_TO_EXPIRY).await > 0, "the lease lives all the time");
+                assert!(system.db.number(passed).await < 3_000, "the reaper passes all the time");
                 system.db.number(beats).await > first + 4_000
             })
             .await;
             stuck.iter().for_each(tokio::task::JoinHandle::abort);
         })
         .await;
-        std::fs::write(system.path("go"), "").expect("lets it end");
         assert_eq!(ends(&is(&client, id, JobState::Succeeded).await), [AttemptEnd::Succeeded]);
         drop(reaper);
     })
