@@ -135,6 +135,14 @@ async fn day_past_retention_goes_but_open_dead_and_just_finished_jobs_stay() {
         assert_eq!(desk.look(old[0]).await.state, JobState::Succeeded);
         assert_eq!(tidied(&desk, WEEK).await.partitions_dropped, 3, "one day each round");
         assert_eq!(tidied(&desk, WEEK).await.partitions_dropped, 0);
+
+        // And go when they have ended for long enough themselves; what is open stays.
+        db.run("update fencepost.finished_kept set finished_at = finished_at - interval '30 days'").await;
+        tidied(&desk, WEEK).await;
+        assert_eq!(db.number("select count(*) from fencepost.finished_kept").await, 0);
+        let mut conn = desk.store.read().await.expect("connects");
+        assert!(!exists(&mut conn, old[0]).await);
+        assert!(exists(&mut conn, old[1]).await && exists(&mut conn, old[3]).await);
     })
     .await;
 }
