@@ -230,7 +230,9 @@ impl Hand {
     }
 
     /// Closes the worker's side, as a process does that ends.
-    pub fn close(self) {}
+    pub fn close(self) {
+        drop(self);
+    }
 
     async fn read(&mut self) -> Result<Response, Status> {
         let message = self.responses.message().await?.ok_or_else(|| Status::cancelled("the stream has ended"))?;

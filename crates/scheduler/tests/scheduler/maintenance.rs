@@ -27,14 +27,14 @@ async fn one_holder_acts_and_a_stale_token_changes_nothing() {
         assert!(second.acquired && second.token > first.token);
         db.expire_session(db.number("select max(session_no) from fencepost.worker_session").await).await;
         db.end_grace().await;
-        let mut reaper = scheduler.maintenance();
+        let mut client = scheduler.maintenance();
         let token = first.token;
         let refusals = [
-            reaper.expire_sessions(v1::ExpireSessionsRequest { token, page_size: None }).await.map(|_| ()),
-            reaper.reap_leases(v1::ReapLeasesRequest { token, page_size: None }).await.map(|_| ()),
-            reaper.tidy_storage(v1::TidyStorageRequest { token }).await.map(|_| ()),
-            reaper.audit(v1::AuditRequest { token }).await.map(|_| ()),
-            reaper.release_maintenance(v1::ReleaseMaintenanceRequest { token }).await.map(|_| ()),
+            client.expire_sessions(v1::ExpireSessionsRequest { token, page_size: None }).await.map(|_| ()),
+            client.reap_leases(v1::ReapLeasesRequest { token, page_size: None }).await.map(|_| ()),
+            client.tidy_storage(v1::TidyStorageRequest { token }).await.map(|_| ()),
+            client.audit(v1::AuditRequest { token }).await.map(|_| ()),
+            client.release_maintenance(v1::ReleaseMaintenanceRequest { token }).await.map(|_| ()),
         ];
         for refused in refusals {
             assert_eq!(refused.expect_err("stale").code(), Code::FailedPrecondition);
@@ -44,13 +44,13 @@ async fn one_holder_acts_and_a_stale_token_changes_nothing() {
 
         let token = second.token;
         let request = v1::ExpireSessionsRequest { token, page_size: Some(1) };
-        assert_eq!(reaper.expire_sessions(request).await.expect("expires").into_inner().expired, 1);
-        let reaped = reaper.reap_leases(v1::ReapLeasesRequest { token, page_size: Some(1) }).await.expect("reaps");
+        assert_eq!(client.expire_sessions(request).await.expect("expires").into_inner().expired, 1);
+        let reaped = client.reap_leases(v1::ReapLeasesRequest { token, page_size: Some(1) }).await.expect("reaps");
         assert_eq!((reaped.get_ref().reaped, reaped.get_ref().retried, reaped.get_ref().dead), (1, 1, 0));
-        reaper.tidy_storage(v1::TidyStorageRequest { token }).await.expect("tidies");
-        let audit = reaper.audit(v1::AuditRequest { token }).await.expect("audits").into_inner();
+        client.tidy_storage(v1::TidyStorageRequest { token }).await.expect("tidies");
+        let audit = client.audit(v1::AuditRequest { token }).await.expect("audits").into_inner();
         assert_eq!(audit.violations, Vec::<String>::new());
-        reaper.release_maintenance(v1::ReleaseMaintenanceRequest { token }).await.expect("releases");
+        client.release_maintenance(v1::ReleaseMaintenanceRequest { token }).await.expect("releases");
     })
     .await;
 }
@@ -58,20 +58,20 @@ async fn one_holder_acts_and_a_stale_token_changes_nothing() {
 #[tokio::test]
 async fn malformed_maintenance_calls_are_refused_by_name() {
     with_scheduler(async |_, scheduler| {
-        let mut reaper = scheduler.maintenance();
+        let mut client = scheduler.maintenance();
         let request = v1::AcquireMaintenanceRequest { holder: "a\0".to_owned(), token: 0 };
-        let refused = reaper.acquire_maintenance(request).await.expect_err("no name");
+        let refused = client.acquire_maintenance(request).await.expect_err("no name");
         assert!(refused.code() == Code::InvalidArgument && refused.message().starts_with("holder: "), "{refused}");
         for token in [0, -1] {
-            let refused = reaper.audit(v1::AuditRequest { token }).await.expect_err("no token");
+            let refused = client.audit(v1::AuditRequest { token }).await.expect_err("no token");
             assert!(refused.code() == Code::InvalidArgument && refused.message().starts_with("token: "), "{refused}");
         }
         let token = acquire(scheduler, "first", 0).await.token;
         for page_size in [Some(0), Some(1_001)] {
-            let refused = reaper.reap_leases(v1::ReapLeasesRequest { token, page_size }).await.expect_err("no page");
+            let refused = client.reap_leases(v1::ReapLeasesRequest { token, page_size }).await.expect_err("no page");
             assert!(refused.code() == Code::InvalidArgument, "{refused}");
             assert!(refused.message().starts_with("page_size: "), "{refused}");
-            let refused = reaper.expire_sessions(v1::ExpireSessionsRequest { token, page_size }).await;
+            let refused = client.expire_sessions(v1::ExpireSessionsRequest { token, page_size }).await;
             assert!(refused.expect_err("no page").message().starts_with("page_size: "));
         }
     })

@@ -95,8 +95,7 @@ async fn copy(
     answers: bool,
 ) {
     let mut buffer = vec![0; CHUNK];
-    loop {
-        let Ok(count @ 1..) = from.read(&mut buffer).await else { break };
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
         let Ok(network) = state.wait_for(|network| *network != Network::Silent).await.map(|network| *network) else {
             break;
         };

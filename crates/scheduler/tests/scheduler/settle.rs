@@ -20,7 +20,9 @@ fn success(result: Option<Vec<u8>>, effect: Option<Vec<u8>>) -> Outcome {
 async fn a_settlement_sent_again_is_a_duplicate_whatever_its_outcome() {
     with_scheduler(async |_, scheduler| {
         let snoozed = Outcome::Snoozed(v1::Snoozed { duration: Some(millis(Duration::from_hours(1))) });
-        let outcomes = [succeeded(), failed("no"), failed_for_good("no"), released("shutdown"), snoozed];
+        let retry_after = Some(millis(Duration::from_hours(1)));
+        let failed_for_now = Outcome::Failed(v1::Failed { retryable: true, retry_after, ..v1::Failed::default() });
+        let outcomes = [succeeded(), failed_for_now, failed_for_good("no"), released("shutdown"), snoozed];
         let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
         for outcome in outcomes {
             scheduler.enqueue(job("q", "k")).await;
@@ -226,7 +228,7 @@ async fn failed_jobs_retry_with_delay_and_end_up_dead() {
             jitter: Some(0.0),
             ..v1::RetryPolicy::default()
         };
-        let retry = v1::RetryPolicy { backoff_cap: Some(millis(Duration::from_secs(300))), ..retry };
+        let retry = v1::RetryPolicy { backoff_cap: Some(millis(Duration::from_mins(5))), ..retry };
         let id = scheduler.enqueue(v1::NewJob { retry: Some(retry), ..job("q", "k") }).await;
         let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
         let mut tokens = Vec::new();

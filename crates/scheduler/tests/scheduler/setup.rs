@@ -157,14 +157,14 @@ impl Scheduler {
 
     /// Makes a pass of a reaper; returns expired sessions and reaped leases.
     pub async fn reap(&self) -> (u32, u32) {
-        let mut reaper = self.maintenance();
+        let mut maintenance = self.maintenance();
         let request = v1::AcquireMaintenanceRequest { holder: "test".to_owned(), token: 0 };
-        let lease = reaper.acquire_maintenance(request).await.expect("answers").into_inner();
+        let lease = maintenance.acquire_maintenance(request).await.expect("answers").into_inner();
         assert!(lease.acquired, "{} holds the maintenance lease", lease.holder);
         let token = lease.token;
-        let expired = reaper.expire_sessions(v1::ExpireSessionsRequest { token, page_size: None }).await;
-        let reaped = reaper.reap_leases(v1::ReapLeasesRequest { token, page_size: None }).await;
-        reaper.release_maintenance(v1::ReleaseMaintenanceRequest { token }).await.expect("releases");
+        let expired = maintenance.expire_sessions(v1::ExpireSessionsRequest { token, page_size: None }).await;
+        let reaped = maintenance.reap_leases(v1::ReapLeasesRequest { token, page_size: None }).await;
+        maintenance.release_maintenance(v1::ReleaseMaintenanceRequest { token }).await.expect("releases");
         (expired.expect("expires").into_inner().expired, reaped.expect("reaps").into_inner().reaped)
     }
 }

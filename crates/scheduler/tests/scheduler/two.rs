@@ -185,7 +185,7 @@ async fn an_old_owner_that_acts_after_it_was_replaced_changes_nothing() {
         let before = db.number("select last_value from fencepost.token_seq").await;
         first.process.thaw();
         // It takes its grants back, renews, and claims for the session, all in vain.
-        let (ended, ()) = tokio::join!(stale.end(), hand.hold(&held, Duration::from_millis(2_000)));
+        let (ended, ()) = tokio::join!(stale.end(), hand.hold(&held, Duration::from_secs(2)));
         assert_eq!(ended.map(|status| status.code()), Some(Code::Aborted));
         for id in &ids {
             let job = second.job(*id).await;
