@@ -15,7 +15,7 @@ use crate::jobs::{at_once, attempts, ends, enqueue, enqueue_all, is, job, jobs, 
 use crate::locks::{NO_LEASES, holding};
 use crate::metrics::shows;
 use crate::stream::{Stream, every_outcome, hello, lease};
-use crate::system::{PATIENCE, SHORT_TTL, client_of, says, system, worker_of};
+use crate::system::{PATIENCE, Running, SHORT_TTL, client_of, says, system, worker_of};
 
 #[tokio::test]
 async fn the_schema_applies_cleanly() {
@@ -54,7 +54,7 @@ async fn concurrent_workers_never_hold_the_same_live_lease() {
                     Ok(Success::default())
                 }
             };
-            system.run(worker_of(&[&schedulers[at]]).concurrency(4).handler("a", handler))
+            Running::start(worker_of(&[&schedulers[at]]).concurrency(4).handler("a", handler))
         });
         let mut ids = enqueue_all(&client_of(&[&schedulers[0], &schedulers[1]]), jobs("a", JOBS)).await;
         system.succeeded(300).await;
@@ -153,7 +153,7 @@ async fn losing_ownership_stops_processing() {
                 Ok(Success { effect: Some("first".into()), ..Success::default() })
             }
         };
-        let _worker = system.run(worker_of(&[&scheduler]).handler("a", handler));
+        let _worker = Running::start(worker_of(&[&scheduler]).handler("a", handler));
         let id = enqueue(&client, job("a")).await;
         started.acquire().await.expect("open").forget();
         system.db.run("update fencepost.worker_session set dead = true").await;

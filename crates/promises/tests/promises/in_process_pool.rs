@@ -13,7 +13,7 @@ use worker::{Context, HandlerError, Pool, SubmitError, Submitted, Success, WhenF
 
 use crate::jobs::{attempts, enqueue, enqueue_all, is, job, jobs};
 use crate::metrics::{sample, shows};
-use crate::system::{PATIENCE, system, worker_of};
+use crate::system::{PATIENCE, Running, system, worker_of};
 
 /// A pool whose runners are all busy until the semaphore is given permits.
 async fn busy(runners: usize, queue: usize) -> (Pool, Arc<Semaphore>) {
@@ -63,7 +63,7 @@ async fn a_worker_never_runs_more_than_its_slots_however_much_is_enqueued() {
             }
         };
         enqueue_all(&scheduler.client(), jobs("a", 200)).await;
-        let _worker = system.run(worker_of(&[&scheduler]).concurrency(3).handler("a", handler));
+        let _worker = Running::start(worker_of(&[&scheduler]).concurrency(3).handler("a", handler));
         let held = "select count(*) from fencepost.lease";
         let done = "select count(*) from fencepost.finished";
         // What was promised is a slot each: what runs, and results on their way.
@@ -123,7 +123,7 @@ async fn a_panic_in_one_job_is_caught_logged_and_failed_and_the_runner_lives_on(
             assert_ne!(job.payload().as_ref(), b"bad", "this job panics");
             Ok::<_, HandlerError>(Success::default())
         };
-        let _worker = system.run(worker_of(&[&scheduler]).concurrency(1).handler("a", handler));
+        let _worker = Running::start(worker_of(&[&scheduler]).concurrency(1).handler("a", handler));
         let bad = attempts(crate::jobs::job_in("default", "a", "bad"), 1);
         let bad = enqueue(&client, bad).await;
         enqueue_all(&client, jobs("a", 5)).await;
@@ -300,7 +300,7 @@ async fn every_job_of_500_is_processed_exactly_once_by_a_worker_of_8_slots() {
             count.fetch_add(1, Ordering::SeqCst);
             async { Ok(Success::default()) }
         };
-        let worker = system.run(worker_of(&[&scheduler]).concurrency(8).handler("a", handler));
+        let worker = Running::start(worker_of(&[&scheduler]).concurrency(8).handler("a", handler));
         enqueue_all(&scheduler.client(), jobs("a", 500)).await;
         system.succeeded(500).await;
         worker.drain().await;

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -116,20 +115,17 @@ impl System<'_> {
         self.processes.start("reaper", &args.collect::<Vec<_>>(), &[])
     }
 
-    /// Starts a worker within the test.
-    pub fn run(&self, builder: WorkerBuilder) -> Running {
-        let stop = Stop::default();
-        let worker = builder.build().expect("the worker's settings are valid");
-        Running { task: tokio::spawn(worker.run(stop.clone())), stop }
-    }
-
-    /// A program that runs these lines in the test's folder. Returns its path.
+    /// A command that runs these lines in the test's folder.
+    ///
+    /// The shell reads the script: to execute a file fails while a fork elsewhere still has it open for writing.
     pub fn script(&self, name: &str, lines: &str) -> String {
         let path = self.path(&format!("{name}.sh"));
-        let text = format!("#!/bin/sh\ncd {}\n{lines}\n", self.folder.path().display());
-        fs::write(&path, text).expect("writes a script");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("makes it executable");
-        path.display().to_string()
+        let text = format!("cd {}\n{lines}\n", self.folder.path().display());
+        // Another worker may be reading it.
+        if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
+            fs::write(&path, text).expect("writes a script");
+        }
+        format!("sh {}", path.display())
     }
 
     /// A file of the test's folder.
@@ -197,6 +193,13 @@ fn urls(schedulers: &[&Scheduler]) -> Vec<String> {
 }
 
 impl Running {
+    /// Starts a worker on the test's own runtime.
+    pub fn start(builder: WorkerBuilder) -> Self {
+        let stop = Stop::default();
+        let worker = builder.build().expect("the worker's settings are valid");
+        Self { task: tokio::spawn(worker.run(stop.clone())), stop }
+    }
+
     /// Asks it to drain, and waits for its end.
     pub async fn drain(mut self) -> Report {
         self.stop.soft.cancel();

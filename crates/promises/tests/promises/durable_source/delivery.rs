@@ -12,7 +12,7 @@ use worker::{Context, Success};
 
 use crate::jobs::{enqueue, enqueue_all, is, job, job_in, jobs, look};
 use crate::metrics::sample;
-use crate::system::{PATIENCE, client_of, system, worker_of};
+use crate::system::{PATIENCE, Running, client_of, system, worker_of};
 
 #[tokio::test]
 async fn enqueuing_returns_at_once_and_work_happens_elsewhere() {
@@ -63,7 +63,7 @@ async fn workers_wait_without_polling_and_work_arrives_when_it_exists() {
             let _ = started.send(Instant::now());
             async { Ok(Success::default()) }
         };
-        let _worker = system.run(worker_of(&[&schedulers[0]]).handler("a", handler));
+        let _worker = Running::start(worker_of(&[&schedulers[0]]).handler("a", handler));
         let through = schedulers[0].metrics;
         eventually(PATIENCE, "it is connected", async || {
             sample(through, "fencepost_slots_free", &[]).await == Some(8.0)
@@ -104,7 +104,7 @@ async fn several_queues_are_listened_to_in_priority_order_high_first() {
             async { Ok(Success::default()) }
         };
         let worker = worker_of(&[&scheduler]).queues(["high", "middle", "low"]).concurrency(1);
-        let _worker = system.run(worker.handler("a", handler));
+        let _worker = Running::start(worker.handler("a", handler));
         system.succeeded(6).await;
         assert_eq!(*ran.lock().expect("no panic"), ["1", "2", "3", "4", "5", "6"]);
     })
@@ -135,7 +135,7 @@ async fn a_delayed_job_starts_near_its_due_time_and_holds_no_lease_before() {
     system(async |system| {
         let scheduler = system.scheduler().await;
         let client = scheduler.client();
-        let _worker = system.run(worker_of(&[&scheduler]).handler("a", |_| async { Ok(Success::default()) }));
+        let _worker = Running::start(worker_of(&[&scheduler]).handler("a", |_| async { Ok(Success::default()) }));
         let id = enqueue(&client, NewJob { start: Start::After(DELAY), ..job("a") }).await;
         let waiting = look(&client, id).await;
         assert_eq!(waiting.state(), JobState::Scheduled);
@@ -162,7 +162,7 @@ async fn a_job_of_a_kind_that_no_worker_knows_waits_and_holds_nobody_up() {
         let unknown = enqueue(&client, job("unknown")).await;
         let id = enqueue(&client, job("a")).await;
         let _worker =
-            system.run(worker_of(&[&scheduler]).concurrency(1).handler("a", |_| async { Ok(Success::default()) }));
+            Running::start(worker_of(&[&scheduler]).concurrency(1).handler("a", |_| async { Ok(Success::default()) }));
         is(&client, id, JobState::Succeeded).await;
         assert_eq!(look(&client, unknown).await.state(), JobState::Ready);
     })

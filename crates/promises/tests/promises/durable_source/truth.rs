@@ -9,7 +9,7 @@ use testbed::eventually;
 use worker::{Context, HandlerError, Success};
 
 use crate::jobs::{attempts, ends, enqueue, is, job, look};
-use crate::system::{PATIENCE, System, system, worker_of};
+use crate::system::{PATIENCE, Running, System, system, worker_of};
 
 #[tokio::test]
 async fn postgresql_holds_the_complete_job_its_attempts_timestamps_status_and_history() {
@@ -53,7 +53,7 @@ async fn retryable_and_non_retryable_errors_are_told_apart() {
                 _ => Ok(Success::default()),
             }
         };
-        let _worker = system.run(worker_of(&[&scheduler]).handler("a", handler));
+        let _worker = Running::start(worker_of(&[&scheduler]).handler("a", handler));
         let hopeless = enqueue(&client, attempts(crate::jobs::job_in("default", "a", "hopeless"), 9)).await;
         let passing = enqueue(&client, attempts(job("a"), 9)).await;
         let dead = is(&client, hopeless, JobState::Dead).await;
@@ -135,7 +135,7 @@ async fn a_job_that_runs_into_its_timeout_is_detected_stopped_and_tried_again() 
             }
             Ok::<_, HandlerError>(Success::default())
         };
-        let _worker = system.run(worker_of(&[&scheduler]).handler("a", handler));
+        let _worker = Running::start(worker_of(&[&scheduler]).handler("a", handler));
         let timed = NewJob { timeout: Some(Duration::from_millis(300)), ..attempts(job("a"), 2) };
         let id = enqueue(&client, timed).await;
         let done = is(&client, id, JobState::Succeeded).await;

@@ -153,13 +153,13 @@ async fn a_killed_scheduler_loses_nothing_and_its_workers_go_on_at_another_one()
         });
         let stop = CancellationToken::new();
         let load = tokio::spawn(produce(client_of(&[&schedulers[0], &schedulers[1]]), stop.clone()));
-        for at in 0..2 {
+        for scheduler in &mut schedulers {
             let before = system.lines("ran").len();
             system.wrote("ran", before + 20).await;
-            schedulers[at].process.kill();
+            scheduler.process.kill();
             let before = system.lines("ran").len();
             system.wrote("ran", before + 20).await;
-            restart(system, &mut schedulers[at]).await;
+            restart(system, scheduler).await;
         }
         stop.cancel();
         let acknowledged = load.await.expect("no panic");

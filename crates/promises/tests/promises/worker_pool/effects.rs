@@ -8,14 +8,14 @@ use testbed::eventually;
 use worker::{Context, HandlerError, Success};
 
 use crate::jobs::{attempts, ends, enqueue, enqueue_all, is, job, job_in, jobs};
-use crate::system::{PATIENCE, system, worker_of};
+use crate::system::{PATIENCE, Running, system, worker_of};
 
 #[tokio::test]
 async fn effect_and_completion_commit_together() {
     system(async |system| {
         let scheduler = system.scheduler().await;
         let effect = |_: Context| async { Ok(Success { effect: Some("e".into()), ..Success::default() }) };
-        let _worker = system.run(worker_of(&[&scheduler]).handler("a", effect));
+        let _worker = Running::start(worker_of(&[&scheduler]).handler("a", effect));
         let keyed = jobs("a", 400).into_iter().enumerate();
         let keyed = keyed.map(|(at, job)| job.with_key(&format!("k-{at}")).expect("a key")).collect();
         enqueue_all(&scheduler.client(), keyed).await;
@@ -60,7 +60,7 @@ async fn follow_up_jobs_are_committed_with_the_completion_and_name_their_parent(
         };
         let worker = worker_of(&[&scheduler]).handler("parent", handler).handler("child", handler);
         let id = enqueue(&client, job("parent")).await;
-        let _worker = system.run(worker);
+        let _worker = Running::start(worker);
         let apart = "select count(*) from fencepost.job p join fencepost.kind k using (kind_id)
             left join fencepost.finished f using (job_id)
             where k.name = 'parent' and (f.job_id is null)
@@ -88,7 +88,7 @@ async fn a_completion_whose_follow_ups_are_refused_changes_nothing_and_fails_for
             let follow_ups = vec![job("child"), other];
             Ok(Success { effect: Some("e".into()), follow_ups, ..Success::default() })
         };
-        let _worker = system.run(worker_of(&[&scheduler]).handler("parent", handler));
+        let _worker = Running::start(worker_of(&[&scheduler]).handler("parent", handler));
         let id = enqueue(&client, job("parent")).await;
         let dead = is(&client, id, JobState::Dead).await;
         assert_eq!((ends(&dead), dead.dead_reason.as_str()), (vec![AttemptEnd::Failed], "failed_for_good"));
@@ -123,7 +123,7 @@ async fn the_guard_applies_an_effect_in_the_users_own_database_once() {
                 }
             }
         };
-        let _worker = system.run(worker_of(&[&scheduler]).handler("a", handler));
+        let _worker = Running::start(worker_of(&[&scheduler]).handler("a", handler));
         let id = enqueue(&client, attempts(job("a"), 3).with_key("pay-7").expect("a key")).await;
         is(&client, id, JobState::Succeeded).await;
         let applied = applied.lock().expect("no panic").clone();

@@ -13,7 +13,7 @@ use worker::{Context, HandlerError, Success};
 use crate::jobs::{at_once, ends, enqueue, is, job, look};
 use crate::locks::{NO_TRANSITIONS, holding};
 use crate::stream::{Stream, every_outcome, hello, lease};
-use crate::system::{PATIENCE, system, worker_of};
+use crate::system::{PATIENCE, Running, system, worker_of};
 
 const MS_TO_EXPIRY: &str =
     "select (extract(epoch from max(expires_at) - now()) * 1000)::bigint from fencepost.worker_session where not dead";
@@ -144,13 +144,13 @@ async fn a_late_result_of_a_handler_that_ignores_its_lost_lease_is_refused() {
             }
         };
         let slow = worker_of(&[&scheduler]).concurrency(1).cancel_grace(PATIENCE).handler("a", stubborn);
-        let _slow = system.run(slow);
+        let _slow = Running::start(slow);
         let id = enqueue(&client, job("a")).await;
         started.acquire().await.expect("open").forget();
         system.db.run("update fencepost.worker_session set dead = true").await;
         system.number_is("select count(*) from fencepost.attempt_log where ended = 'lost'", 1).await;
         let effect = |_: Context| async { Ok(Success { effect: Some("right".into()), ..Success::default() }) };
-        let _other = system.run(worker_of(&[&scheduler]).handler("a", effect));
+        let _other = Running::start(worker_of(&[&scheduler]).handler("a", effect));
         let done = is(&client, id, JobState::Succeeded).await;
         go.add_permits(9);
         let next = enqueue(&client, job("a")).await;

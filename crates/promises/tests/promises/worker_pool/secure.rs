@@ -24,8 +24,8 @@ async fn the_scheduler_needs_no_more_than_a_role_that_owns_nothing() {
         system.db.run(drop).await;
         system.db.run("create role fencepost_promises_app login password 'test-only'").await;
         let url = system.db.url();
-        let owner = [("FENCEPOST_DATABASE_URL", url.as_str())];
-        let mut migrate = system.processes.start("scheduler", &["migrate", "--app-role", ROLE], &owner);
+        let as_owner = [("FENCEPOST_DATABASE_URL", url.as_str())];
+        let mut migrate = system.processes.start("scheduler", &["migrate", "--app-role", ROLE], &as_owner);
         assert!(migrate.exit(PATIENCE).await.success());
         let url = system.db.url_as(ROLE, "test-only");
         let (address, metrics) = (free_address(), free_address());

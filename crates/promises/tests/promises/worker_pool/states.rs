@@ -1,5 +1,7 @@
 //! States, claims and storage as the schema shows and enforces them.
 
+use std::time::Duration;
+
 use client::v1::JobState;
 use queue_core::{NewJob, Start};
 use testbed::eventually;
@@ -15,7 +17,7 @@ async fn states_are_visible_in_the_schema_and_transitions_enforced_in_every_upda
         let client = scheduler.client();
         let scripts = [("stays", "while [ ! -e go ]; do sleep 0.05; done"), ("fails", "exit 65"), ("works", "true")];
         let _worker = system.exec_worker(&[&scheduler], &scripts, &[]);
-        let later = NewJob { start: Start::After(std::time::Duration::from_secs(3_600)), ..job("later") };
+        let later = NewJob { start: Start::After(Duration::from_hours(1)), ..job("later") };
         for (job, state) in [
             (later, JobState::Scheduled),
             (job("nobody"), JobState::Ready),
@@ -159,7 +161,7 @@ async fn plans_of_hot_statements_read_no_whole_table_as_tables_grow() {
             // The statistics of a connection are told when it is idle for a second.
             let mut before = -1;
             eventually(PATIENCE, "the statistics are told", async || {
-                tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;
+                tokio::time::sleep(Duration::from_millis(1_200)).await;
                 let now = system.db.number(read).await;
                 std::mem::replace(&mut before, now) == now
             })
