@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use queue_core::{MAX_BATCH, NewJob, Start};
 use queue_store::{EnqueueRow, Enqueued, Lane, Registry, Store, StoreError, enqueue};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use tonic::Status;
 
@@ -16,6 +16,8 @@ use crate::{batch, promoter, status};
 const QUEUED_REQUESTS: usize = 4_096;
 /// Bytes of payloads that wait for the writer, in KiB: 256 MiB.
 const QUEUED_KIB: usize = 256 << 10;
+/// How long the lane of a job may take to be registered, with the wait for others that are registered before it.
+const LANE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a request waits for room before it is refused.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Tries of a batch that met a deadlock or the like.
@@ -35,6 +37,8 @@ pub struct EnqueueWriter {
     requests: mpsc::Sender<Request>,
     room: Arc<Semaphore>,
     registry: Arc<Registry>,
+    /// Held while a lane is registered.
+    registering: Arc<Mutex<()>>,
     store: Store,
 }
 
@@ -48,7 +52,8 @@ impl EnqueueWriter {
     ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (requests, queue) = mpsc::channel(QUEUED_REQUESTS);
         let task = Task { store: store.clone(), ready, promoter };
-        let handle = Self { requests, room: Arc::new(Semaphore::new(QUEUED_KIB)), registry, store };
+        let room = Arc::new(Semaphore::new(QUEUED_KIB));
+        let handle = Self { requests, room, registry, registering: Arc::default(), store };
         (handle, task.run(queue))
     }
 
@@ -61,13 +66,14 @@ impl EnqueueWriter {
             timeout(ROOM_TIMEOUT, self.room.acquire_many(kib)).await.map_err(|_| full())?.map_err(|_| full())?;
         let mut answers: Vec<Option<Answer>> = Vec::new();
         let mut rows = Vec::with_capacity(jobs.len());
+        let mut away = None;
         for job in jobs {
-            match self.lane(&job).await {
+            match self.lane_or(&job, &mut away).await {
                 Ok(lane) => {
                     rows.push(EnqueueRow { job, lane, parent: None });
                     answers.push(None);
                 }
-                Err(error) => answers.push(Some(Err(status::store(&error)))),
+                Err(status) => answers.push(Some(Err(status))),
             }
         }
         if !rows.is_empty() {
@@ -84,8 +90,35 @@ impl EnqueueWriter {
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect())
     }
 
+    /// The lane of one job of a request. A database that is away is asked once, and not once for each new lane.
+    async fn lane_or(&self, job: &NewJob, away: &mut Option<Status>) -> Result<Lane, Status> {
+        if let Some(lane) = self.registry.lane(job) {
+            return Ok(lane);
+        }
+        if let Some(status) = away {
+            return Err(status.clone());
+        }
+        match timeout(LANE_TIMEOUT, self.lane(job)).await {
+            Ok(Ok(lane)) => Ok(lane),
+            Ok(Err(error)) if !error.is_unavailable() => Err(status::store(&error)),
+            failed => {
+                if let Ok(Err(error)) = &failed {
+                    batch::complain("registering a lane", error);
+                }
+                let status = Status::unavailable("the database is not available; nothing was stored");
+                Err(away.insert(status).clone())
+            }
+        }
+    }
+
     /// The lane of a job, registered if it is new.
     pub async fn lane(&self, job: &NewJob) -> Result<Lane, StoreError> {
+        if let Some(lane) = self.registry.lane(job) {
+            return Ok(lane);
+        }
+        // One at a time: of the many first jobs of a new queue one registers the lane, and the others find it. Each on a
+        // connection of its own, most would give up waiting for one.
+        let _turn = self.registering.lock().await;
         if let Some(lane) = self.registry.lane(job) {
             return Ok(lane);
         }
