@@ -172,6 +172,23 @@ async fn a_worker_that_does_not_read_holds_up_nobody_and_its_jobs_go_back() {
 }
 
 #[tokio::test]
+async fn a_flood_of_small_messages_is_no_reason_to_close_a_connection() {
+    with_scheduler(async |_, scheduler| {
+        let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
+        for _ in 0..5_000 {
+            hand.send(Request::Ping(v1::Ping {})).await;
+        }
+        let flood = (0..1_000).map(|_| scheduler.try_enqueue(job("q", "k")));
+        for answer in futures::future::join_all(flood).await {
+            answer.expect("stored");
+        }
+        assert_eq!(hand.beat(&[]).await.lost, []);
+        assert_eq!(hand.take(100).await.len(), 100);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn invalid_utf8_and_garbage_are_refused_at_the_door() {
     with_scheduler(async |db, scheduler| {
         // EnqueueRequest { job { queue = 0xff } }, then a length that lies, then noise.

@@ -51,6 +51,18 @@ async fn callers_that_race_with_one_key_get_one_job() {
 }
 
 #[tokio::test]
+async fn many_first_jobs_of_a_queue_at_once_are_all_stored() {
+    with_scheduler(async |db, scheduler| {
+        let first = (0..300).map(|n| scheduler.try_enqueue(job("new", &format!("kind-{}", n % 3))));
+        for answer in join_all(first).await {
+            answer.expect("stored");
+        }
+        assert_eq!(db.number("select count(*) from fencepost.ready").await, 300);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn callers_that_race_over_two_schedulers_with_many_keys_get_one_job_per_key() {
     with_scheduler(async |db, first| {
         let second = Scheduler::start(&db.url(), &[]).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use queue_proto::v1::enqueue_result::Result as Answer;
 use queue_proto::v1::{self, JobState, SettleVerdict};
 use testbed::{TestDatabase, db_test, eventually, free_address};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -63,6 +64,12 @@ async fn outage(db: &TestDatabase, network: Network) {
     let refused = scheduler.queue().get_job(v1::GetJobRequest { job_id: ids[0] }).await.expect_err("no database");
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(asked.elapsed() < BOUND, "bounded: {:?}", asked.elapsed());
+    let asked = Instant::now();
+    let news = scheduler.batch((0..20).map(|n| job("q", &format!("new-{n}"))).collect()).await;
+    assert!(
+        news.iter().all(|answer| matches!(answer, Answer::Error(error) if error.code == i32::from(Code::Unavailable)))
+    );
+    assert!(asked.elapsed() < BOUND, "bounded, however many kinds are new: {:?}", asked.elapsed());
     hand.post(vec![settlement(&held[0], succeeded())]).await;
     eventually(PATIENCE, "not serving", async || health(&scheduler, "").await == Ok(ServingStatus::NotServing)).await;
     assert!(!ready(&metrics).await);

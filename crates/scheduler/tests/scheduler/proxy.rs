@@ -99,8 +99,10 @@ async fn copy(
         let Ok(network) = state.wait_for(|network| *network != Network::Silent).await.map(|network| *network) else {
             break;
         };
-        if answers && network == Network::Deaf {
-            continue;
+        match network {
+            Network::Cut => break,
+            Network::Deaf if answers => continue,
+            _ => {}
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             break;

@@ -186,7 +186,8 @@ async fn an_old_owner_that_acts_after_it_was_replaced_changes_nothing() {
         first.process.thaw();
         // It takes its grants back, renews, and claims for the session, all in vain.
         let (ended, ()) = tokio::join!(stale.end(), hand.hold(&held, Duration::from_secs(2)));
-        assert_eq!(ended.map(|status| status.code()), Some(Code::Aborted));
+        let ended = ended.expect("an error");
+        assert_eq!(ended.code(), Code::Aborted, "{ended}");
         for id in &ids {
             let job = second.job(*id).await;
             assert_eq!((job.state(), job.attempts.len()), (JobState::Leased, 0));
