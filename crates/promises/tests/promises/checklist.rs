@@ -114,6 +114,7 @@ async fn a_crashed_workers_job_becomes_claimable_after_expiry() {
         let long = NewJob { timeout: Some(Duration::from_hours(2)), ..job("a") };
         let id = enqueue(&client, long).await;
         system.wrote("started", 1).await;
+        system.held_for_sure().await;
         let killed = Instant::now();
         worker.kill();
         let _other = system.exec_worker(&[&scheduler], &[("a", script)], &[]);
@@ -262,6 +263,7 @@ async fn logs_and_queries_expose_backlog_failures_and_lease_health() {
         let mut crashes = system.exec_worker(&[&scheduler], &scripts, &[]);
         system.wrote("started", 1).await;
         is(&client, fails, JobState::Dead).await;
+        system.held_for_sure().await;
         crashes.kill();
         let _worker = system.exec_worker(&[&scheduler], &scripts, &[]);
         system.wrote("started", 2).await;

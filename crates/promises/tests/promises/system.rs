@@ -148,6 +148,16 @@ impl System<'_> {
         eventually(PATIENCE, &format!("{wanted} from {sql}"), async || self.db.number(sql).await == wanted).await;
     }
 
+    /// Waits until the workers of a hasty scheduler have told it of every lease they hold.
+    ///
+    /// A worker that dies before counts as one that the grant never reached. Heartbeats come every 667 ms; one that was
+    /// under way when the grant was made does not list it.
+    pub async fn held_for_sure(&self) {
+        let unsure = "select count(*) from fencepost.lease l join fencepost.worker_session s using (session_no)
+            where s.expires_at < l.granted_at + interval '2800 ms'";
+        self.number_is(unsure, 0).await;
+    }
+
     /// Waits until so many jobs have succeeded.
     pub async fn succeeded(&self, jobs: i64) {
         self.number_is("select count(*) from fencepost.finished where state = 'succeeded'", jobs).await;

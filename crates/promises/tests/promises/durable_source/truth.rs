@@ -112,6 +112,7 @@ async fn stale_running_jobs_are_found_and_put_back_after_a_crash() {
         let mut worker = system.exec_worker(&[&scheduler], &[("a", script)], &["--concurrency", "20"]);
         crate::jobs::enqueue_all(&scheduler.client(), crate::jobs::jobs("a", 20)).await;
         system.wrote("started", 20).await;
+        system.held_for_sure().await;
         // Everything crashes at once; another installation of the same finds what ran.
         worker.kill();
         scheduler.process.kill();

@@ -28,6 +28,7 @@ async fn an_expired_last_attempt_becomes_dead_by_the_reaper_and_is_never_started
         let mut worker = system.exec_worker(&[&scheduler], &[("a", script)], &[]);
         let id = enqueue(&client, attempts(job("a"), 1)).await;
         system.wrote("started", 1).await;
+        system.held_for_sure().await;
         worker.kill();
         let _other = system.exec_worker(&[&scheduler], &[("a", script)], &[]);
         let dead = is(&client, id, JobState::Dead).await;
@@ -45,12 +46,17 @@ async fn a_job_that_kills_its_worker_is_dead_after_its_lease_losses_though_it_ha
         let scheduler = system.hasty_scheduler().await;
         let client = scheduler.client();
         let _reaper = system.reaper(&[&scheduler], &[]);
-        let poison = "echo $FENCEPOST_ATTEMPT >> started; sleep 0.3; kill -9 $PPID; sleep 1";
+        let poison =
+            "echo $FENCEPOST_ATTEMPT >> started; while [ ! -e sure ]; do sleep 0.05; done; kill -9 $PPID; sleep 1";
         let retry = RetryOverrides { max_attempts: Some(50), max_lease_losses: Some(3), ..RetryOverrides::default() };
         let id = enqueue(&client, NewJob { retry, ..job("a") }).await;
         for lives in 1..=3 {
             let mut worker = system.exec_worker(&[&scheduler], &[("a", poison)], &[]);
+            system.wrote("started", usize::try_from(lives).expect("few")).await;
+            system.held_for_sure().await;
+            std::fs::write(system.path("sure"), "").expect("lets it kill");
             assert!(!worker.exit(PATIENCE).await.success());
+            std::fs::remove_file(system.path("sure")).expect("for the next one");
             system.number_is("select count(*) from fencepost.attempt_log where ended = 'lost'", lives).await;
         }
         let dead = is(&client, id, JobState::Dead).await;

@@ -105,6 +105,7 @@ async fn every_measurement_is_shown_to_prometheus_and_equals_sql_at_rest() {
         let mut crashes = system.exec_worker(&[&scheduler], &scripts[2..], &[]);
         enqueue(&client, attempts(job("hangs"), 1)).await;
         system.wrote("started", 1).await;
+        system.held_for_sure().await;
         crashes.kill();
         system.dead(1).await;
         let flags = ["--metrics-listen", &worker_metrics.to_string()];

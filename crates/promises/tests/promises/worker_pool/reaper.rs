@@ -12,6 +12,7 @@ async fn crash(system: &System<'_>, scheduler: &Scheduler) {
     let mut worker = system.exec_worker(&[scheduler], &[("a", "echo x >> started; sleep 50")], &[]);
     let id = enqueue(&scheduler.client(), attempts(job("a"), 1)).await;
     system.wrote("started", before + 1).await;
+    system.held_for_sure().await;
     worker.kill();
     assert_eq!(ends(&is(&scheduler.client(), id, JobState::Dead).await), [AttemptEnd::Lost]);
 }

@@ -12,22 +12,21 @@ use crate::system::{PATIENCE, Scheduler, System, says, system};
 
 #[tokio::test]
 async fn the_scheduler_needs_no_more_than_a_role_that_owns_nothing() {
-    // Roles belong to the server. Nobody else has one of this name.
-    const ROLE: &str = "fencepost_promises_app";
+    // Roles belong to the server, so this one is named like the test's database.
+    const CREATE: &str = "do $$ begin
+        execute format('create role %I login password ''test-only''', current_database());
+    end $$";
+    const DROP: &str = "do $$ begin
+        execute format('drop owned by %1$I; drop role %1$I', current_database());
+    end $$";
     system(async |system| {
-        let drop = "do $$ begin
-            if exists (select from pg_roles where rolname = 'fencepost_promises_app') then
-                execute 'drop owned by fencepost_promises_app';
-                execute 'drop role fencepost_promises_app';
-            end if;
-        end $$";
-        system.db.run(drop).await;
-        system.db.run("create role fencepost_promises_app login password 'test-only'").await;
+        system.db.run(CREATE).await;
         let url = system.db.url();
+        let role = url.rsplit('/').next().and_then(|name| name.split('?').next()).expect("names a database");
         let as_owner = [("FENCEPOST_DATABASE_URL", url.as_str())];
-        let mut migrate = system.processes.start("scheduler", &["migrate", "--app-role", ROLE], &as_owner);
+        let mut migrate = system.processes.start("scheduler", &["migrate", "--app-role", role], &as_owner);
         assert!(migrate.exit(PATIENCE).await.success());
-        let url = system.db.url_as(ROLE, "test-only");
+        let url = system.db.url_as(role, "test-only");
         let (address, metrics) = (free_address(), free_address());
         let env = [("FENCEPOST_DATABASE_URL", url.as_str())];
         let process = system.start_scheduler(address, metrics, &[("--session-ttl", "2s")], &env);
@@ -41,13 +40,13 @@ async fn the_scheduler_needs_no_more_than_a_role_that_owns_nothing() {
         let mut once = system.reaper(&[&scheduler], &["--once"]);
         assert!(once.exit(PATIENCE).await.success(), "also with tidying and the audit");
         let owned = "select count(*) from pg_class c join pg_roles r on r.oid = c.relowner
-            where r.rolname = 'fencepost_promises_app'";
+            where r.rolname = current_database()";
         assert_eq!(system.db.number(owned).await, 0);
         let powers = "select (rolsuper or rolcreatedb or rolcreaterole or rolbypassrls)::int::bigint from pg_roles
-            where rolname = 'fencepost_promises_app'";
+            where rolname = current_database()";
         assert_eq!(system.db.number(powers).await, 0);
-        std::mem::drop((worker, scheduler));
-        system.db.run(drop).await;
+        drop((worker, scheduler));
+        system.db.run(DROP).await;
     })
     .await;
 }
