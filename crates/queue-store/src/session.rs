@@ -175,45 +175,55 @@ pub struct HeldLease {
     pub token: Token,
     /// Time since the grant, by the clock of the database.
     pub age: Duration,
-    /// Whether it is older than the job's timeout by more than the allowance.
-    pub overdue: bool,
 }
 
-/// Reads what sessions hold. `allowance` is how much longer than its timeout a lease may live.
-pub async fn held_leases(
-    conn: &mut PgConnection,
-    sessions: &[i64],
-    allowance: Duration,
-) -> Result<Vec<HeldLease>, StoreError> {
+/// Reads what sessions hold. Looks at leases only: whatever happens to the table of jobs, a worker learns what it holds.
+pub async fn held_leases(conn: &mut PgConnection, sessions: &[i64]) -> Result<Vec<HeldLease>, StoreError> {
     let rows = sqlx::query!(
         r#"-- held_leases
-        select l.session_no, l.job_id, l.token, (extract(epoch from now() - l.granted_at) * 1000)::bigint as "age_ms!",
-            l.granted_at < now() - $2 * interval '1 second' and exists (
-                select from fencepost.job_policy p
-                where p.job_id = l.job_id
-                    and l.granted_at < now() - p.timeout_ms * interval '1 millisecond'
-                        - $2 * interval '1 second'
-            ) as "overdue!"
-        from fencepost.lease l
-        where l.session_no = any($1)"#,
-        sessions,
+        select session_no, job_id, token, (extract(epoch from now() - granted_at) * 1000)::bigint as "age_ms!"
+        from fencepost.lease
+        where session_no = any($1)"#,
+        sessions
+    )
+    .fetch_all(conn)
+    .await?;
+    let held = rows.into_iter().filter_map(|row| {
+        Some(HeldLease {
+            session_no: row.session_no,
+            job: JobId::try_from(row.job_id).ok()?,
+            token: Token::try_from(row.token).ok()?,
+            age: Duration::from_millis(row.age_ms.try_into().unwrap_or_default()),
+        })
+    });
+    Ok(held.collect())
+}
+
+/// Of these leases, those that are older than their job's timeout by more than the allowance.
+pub async fn overdue_leases(
+    conn: &mut PgConnection,
+    leases: &[HeldLease],
+    allowance: Duration,
+) -> Result<Vec<(JobId, Token)>, StoreError> {
+    let jobs: Vec<i64> = leases.iter().map(|lease| lease.job.get()).collect();
+    let tokens: Vec<i64> = leases.iter().map(|lease| lease.token.get()).collect();
+    let rows = sqlx::query!(
+        r#"-- overdue_leases
+        select l.job_id, l.token
+        from unnest($1::bigint[], $2::bigint[]) i (job_id, token)
+        cross join lateral (
+            select job_id, token, granted_at from fencepost.lease where job_id = i.job_id and token = i.token offset 0
+        ) l
+        cross join lateral (select timeout_ms from fencepost.job_policy where job_id = i.job_id offset 0) p
+        where l.granted_at < now() - p.timeout_ms * interval '1 millisecond' - $3 * interval '1 second'"#,
+        &jobs,
+        &tokens,
         allowance.as_secs_f64()
     )
     .fetch_all(conn)
     .await?;
-    let held = |row: (i64, i64, i64, i64, bool)| {
-        Some(HeldLease {
-            session_no: row.0,
-            job: JobId::try_from(row.1).ok()?,
-            token: Token::try_from(row.2).ok()?,
-            age: Duration::from_millis(row.3.try_into().unwrap_or_default()),
-            overdue: row.4,
-        })
-    };
-    Ok(rows
-        .into_iter()
-        .filter_map(|row| held((row.session_no, row.job_id, row.token, row.age_ms, row.overdue)))
-        .collect())
+    let lease = |row: (i64, i64)| Some((JobId::try_from(row.0).ok()?, Token::try_from(row.1).ok()?));
+    Ok(rows.into_iter().filter_map(|row| lease((row.job_id, row.token))).collect())
 }
 
 /// Closes a session for good. Returns whether the caller still served it.

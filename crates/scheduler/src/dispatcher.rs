@@ -260,15 +260,6 @@ impl State {
             let highest = claim.jobs.iter().filter(|job| job.lane == started.lane).map(|job| job.position).max();
             self.lanes.end(started, highest, !claim.more, claim.now);
         }
-        if claim.jobs.is_empty() && claim.more {
-            // No slot was one: all these sessions are dead or served elsewhere. Asking for them again would go in circles
-            // until their streams end.
-            for slot in &plan.request.slots {
-                if self.seats.get(&slot.owner.session_no).is_some_and(|seat| seat.owner == slot.owner) {
-                    self.leave(slot.owner.session_no);
-                }
-            }
-        }
         let mut by_session: HashMap<i64, Vec<Claimed>> = HashMap::new();
         for job in claim.jobs {
             by_session.entry(job.session_no).or_default().push(job);

@@ -59,42 +59,60 @@ pub fn headers(stored: Option<&serde_json::Value>) -> HashMap<String, String> {
     entries.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
 }
 
+/// A grant that was not acknowledged yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sent {
+    /// When it must be looked at.
+    deadline: Instant,
+    /// When it was sent.
+    pub at: Instant,
+    /// The job.
+    pub job: JobId,
+    /// Token of the lease.
+    pub token: Token,
+}
+
 /// Grants that were not acknowledged yet.
 #[derive(Debug, Default)]
 pub struct Unacknowledged {
-    granted: HashMap<(JobId, Token), Instant>,
-    deadlines: BTreeSet<(Instant, JobId, Token)>,
+    granted: HashMap<(JobId, Token), Sent>,
+    by_deadline: BTreeSet<Sent>,
 }
 
 impl Unacknowledged {
-    /// A grant is on its way and must be acknowledged by then.
-    pub fn add(&mut self, job: JobId, token: Token, deadline: Instant) {
-        self.granted.insert((job, token), deadline);
-        self.deadlines.insert((deadline, job, token));
+    /// A grant is on its way and should be acknowledged within so long.
+    pub fn add(&mut self, job: JobId, token: Token, at: Instant, within: Duration) {
+        let sent = Sent { deadline: at + within, at, job, token };
+        self.granted.insert((job, token), sent);
+        self.by_deadline.insert(sent);
+    }
+
+    /// A grant is looked at again after so long.
+    pub fn postpone(&mut self, sent: Sent, now: Instant, wait: Duration) {
+        let sent = Sent { deadline: now + wait, ..sent };
+        self.granted.insert((sent.job, sent.token), sent);
+        self.by_deadline.insert(sent);
     }
 
     /// A grant has arrived, or its lease has ended.
     pub fn remove(&mut self, job: JobId, token: Token) {
-        if let Some(deadline) = self.granted.remove(&(job, token)) {
-            self.deadlines.remove(&(deadline, job, token));
+        if let Some(sent) = self.granted.remove(&(job, token)) {
+            self.by_deadline.remove(&sent);
         }
     }
 
     /// When the first of them is late.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(deadline, _, _)| *deadline)
+        self.by_deadline.first().map(|sent| sent.deadline)
     }
 
     /// Takes out those that are late.
-    pub fn late(&mut self, now: Instant) -> Vec<(JobId, Token)> {
+    pub fn late(&mut self, now: Instant) -> Vec<Sent> {
         let mut late = Vec::new();
-        while let Some(&(deadline, job, token)) = self.deadlines.first() {
-            if deadline > now {
-                break;
-            }
-            self.deadlines.pop_first();
-            self.granted.remove(&(job, token));
-            late.push((job, token));
+        while let Some(sent) = self.by_deadline.first().copied().filter(|sent| sent.deadline <= now) {
+            self.by_deadline.remove(&sent);
+            self.granted.remove(&(sent.job, sent.token));
+            late.push(sent);
         }
         late
     }

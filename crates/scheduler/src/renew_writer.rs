@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use queue_core::{JobId, Token};
-use queue_store::{HeldLease, Owner, Renewal, Store, StoreError, held_leases, renew};
+use queue_store::{HeldLease, Owner, PgConnection, Renewal, Store, StoreError, held_leases, overdue_leases, renew};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -94,37 +94,50 @@ impl Task {
                 Renewal::Superseded => _ = request.answer.send(Answer::Superseded),
             }
         }
-        let sessions: Vec<i64> = renewed.keys().copied().collect();
-        let mut held: HashMap<i64, Vec<HeldLease>> = HashMap::new();
         // The renewals are committed: they are answered also if this look fails.
-        match held_leases(&mut conn, &sessions, self.timing.overdue).await {
-            Ok(leases) => leases.into_iter().for_each(|lease| held.entry(lease.session_no).or_default().push(lease)),
+        match self.look(&mut conn, renewed.keys().copied().collect()).await {
+            Ok((mut held, overdue)) => {
+                for (session, request) in renewed {
+                    let lost = self.compare(&request, &held.remove(&session).unwrap_or_default(), &overdue);
+                    let _ = request.answer.send(Answer::Renewed(lost));
+                }
+                Ok(())
+            }
             Err(error) => {
                 for request in renewed.into_values() {
                     let _ = request.answer.send(Answer::Renewed(Vec::new()));
                 }
-                return Err(error);
+                Err(error)
             }
         }
-        for (session, request) in renewed {
-            let lost = self.compare(&request, &held.remove(&session).unwrap_or_default());
-            let _ = request.answer.send(Answer::Renewed(lost));
+    }
+
+    /// What sessions hold, and what of it is overdue. Only leases that are old enough are compared with their jobs.
+    async fn look(
+        &self,
+        conn: &mut PgConnection,
+        sessions: Vec<i64>,
+    ) -> Result<(HashMap<i64, Vec<HeldLease>>, HashSet<Listed>), StoreError> {
+        let leases = held_leases(&mut *conn, &sessions).await?;
+        let old: Vec<HeldLease> = leases.iter().copied().filter(|lease| lease.age > self.timing.overdue).collect();
+        let overdue = if old.is_empty() { Vec::new() } else { overdue_leases(conn, &old, self.timing.overdue).await? };
+        let mut held: HashMap<i64, Vec<HeldLease>> = HashMap::new();
+        for lease in leases {
+            held.entry(lease.session_no).or_default().push(lease);
         }
-        Ok(())
+        Ok((held, overdue.into_iter().collect()))
     }
 
     /// Takes back what the worker should know of and does not list, and what is overdue; returns what it lists in vain.
-    fn compare(&self, request: &Request, held: &[HeldLease]) -> Vec<Listed> {
+    fn compare(&self, request: &Request, held: &[HeldLease], overdue: &HashSet<Listed>) -> Vec<Listed> {
         let age = request.received.elapsed();
         let mut lost = request.listed.clone();
         for lease in held {
-            let listed = lost.remove(&(lease.job, lease.token));
-            if lease.overdue {
+            let key = (lease.job, lease.token);
+            if overdue.contains(&key) {
+                // Stays among the lost if the worker lists it.
                 self.take_back.overdue(request.owner, lease.job, lease.token);
-                if listed {
-                    lost.insert((lease.job, lease.token));
-                }
-            } else if !listed && lease.age > self.timing.grant_ack + age {
+            } else if !lost.remove(&key) && lease.age > self.timing.grant_ack + age {
                 self.take_back.undelivered(request.owner, lease.job, lease.token);
             }
         }

@@ -59,43 +59,26 @@ struct Running {
 }
 
 impl SessionStream {
-    /// Serves the stream until it ends, then takes back what was not acknowledged in time.
+    /// Serves the stream until it ends, then takes back what was not sent.
     pub async fn run(self) {
         let parts = self.parts.clone();
         let owner = self.owner;
-        let closed = self.closed.clone();
         let (ack_sender, acks) = mpsc::unbounded_channel();
         let mut running =
             Running { stream: self, unacknowledged: Unacknowledged::default(), heartbeat: None, acks, ack_sender };
         let end = running.serve().await;
         parts.dispatcher.leave(owner);
-        let Running { stream: Self { outbound, grants, .. }, unacknowledged, .. } = running;
+        let SessionStream { outbound, mut grants, .. } = running.stream;
         if let Err(status) = end {
             tracing::debug!(session.no = owner.session_no, code = ?status.code(), reason = status.message(), "stream ended");
             let _ = timeout(SILENCE, outbound.send(Err(status))).await;
         }
-        drop(outbound);
-        // A scheduler that stops leaves them to the next one, whose heartbeats bring them back.
-        closed.run_until_cancelled(wait_for_late_grants(&parts, owner, grants, unacknowledged)).await;
-    }
-}
-
-/// After the stream: grants that nobody acknowledges go back in time, unless the session has a newer stream by then.
-async fn wait_for_late_grants(
-    parts: &Parts,
-    owner: Owner,
-    mut grants: mpsc::Receiver<Vec<Claimed>>,
-    mut unacknowledged: Unacknowledged,
-) {
-    while let Ok(jobs) = grants.try_recv() {
-        for job in jobs {
-            parts.take_back.undelivered(owner, job.job, job.token);
-        }
-    }
-    while let Some(deadline) = unacknowledged.next_deadline() {
-        sleep_until(deadline).await;
-        for (job, token) in unacknowledged.late(Instant::now()) {
-            parts.take_back.undelivered(owner, job, token);
+        // What was never sent goes back. What was sent stays: the worker may have started it and died. If it lives, its
+        // next Hello tells; if not, the lease is lost with its session.
+        while let Ok(jobs) = grants.try_recv() {
+            for job in jobs {
+                parts.take_back.undelivered(owner, job.job, job.token);
+            }
         }
     }
 }
@@ -124,7 +107,7 @@ impl Running {
                 Some(ack) = self.acks.recv() => self.acknowledge(ack).await?,
                 _ = ping.tick() => self.send(Response::Ping(v1::Ping {})).await?,
                 () = sleep_until(heard + SILENCE) => return Err(Status::unavailable("nothing was heard of the worker for 6 s")),
-                () = sleep_until(late.unwrap_or(old)), if late.is_some() => self.take_back_late(),
+                () = sleep_until(late.unwrap_or(old)), if late.is_some() => self.take_back_late(heard),
                 () = sleep_until(old), if !draining => {
                     draining = true;
                     self.send_drain(Duration::ZERO).await?;
@@ -252,9 +235,9 @@ impl Running {
 
     async fn grant(&mut self, jobs: Vec<Claimed>) -> End {
         let parts = self.stream.parts.clone();
-        let deadline = Instant::now() + parts.timing.grant_ack;
+        let now = Instant::now();
         for job in &jobs {
-            self.unacknowledged.add(job.job, job.token, deadline);
+            self.unacknowledged.add(job.job, job.token, now, parts.timing.grant_ack);
         }
         for message in grants::messages(jobs, &parts.registry, parts.timing.ttl, self.stream.max_message_bytes) {
             self.send(Response::Grants(message)).await?;
@@ -262,9 +245,16 @@ impl Running {
         Ok(())
     }
 
-    fn take_back_late(&mut self) {
-        for (job, token) in self.unacknowledged.late(Instant::now()) {
-            self.stream.parts.take_back.undelivered(self.stream.owner, job, token);
+    /// Takes back what was not acknowledged in time, if the worker was heard of lately and since it was sent. Of one that
+    /// was not, nothing is known: it may have started the job and died. Then the lease ends with its session.
+    fn take_back_late(&mut self, heard: Instant) {
+        let now = Instant::now();
+        for sent in self.unacknowledged.late(now) {
+            if heard > sent.at && heard + PING_INTERVAL.mul_f64(1.5) > now {
+                self.stream.parts.take_back.undelivered(self.stream.owner, sent.job, sent.token);
+            } else {
+                self.unacknowledged.postpone(sent, now, PING_INTERVAL / 8);
+            }
         }
     }
 

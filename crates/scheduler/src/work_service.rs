@@ -66,7 +66,7 @@ impl Parts {
 
     async fn release_and_close(&self, owner: Owner) -> Result<(), StoreError> {
         let mut conn = self.store.vital().await?;
-        let held = held_leases(&mut conn, &[owner.session_no], self.timing.overdue).await?;
+        let held = held_leases(&mut conn, &[owner.session_no]).await?;
         let mut leases: Vec<Unheld> =
             held.iter().map(|lease| Unheld { job: lease.job, token: lease.token, owner }).collect();
         leases.sort_unstable();
@@ -103,7 +103,7 @@ impl Parts {
         let Session::Open(owner) = hello(&mut conn, self.scheduler, &opening.hello, self.timing.ttl).await? else {
             return Ok(None);
         };
-        let held = held_leases(&mut conn, &[owner.session_no], self.timing.overdue).await?;
+        let held = held_leases(&mut conn, &[owner.session_no]).await?;
         Ok(Some((owner, held)))
     }
 }

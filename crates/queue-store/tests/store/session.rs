@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queue_store::{Owner, Renewal, Session, close_session, held_leases, renew};
+use queue_store::{Owner, Renewal, Session, close_session, held_leases, overdue_leases, renew};
 use sqlx::Connection;
 use testbed::{PATIENCE, db_test, eventually};
 
@@ -165,17 +165,15 @@ async fn held_leases_are_listed_with_their_age_and_whether_they_are_overdue() {
             db.age_lease(lease.job, Duration::from_secs(12)).await;
         }
         let mut conn = desk.store.vital().await.expect("connects");
-        let listed = async |conn: &mut queue_store::PgConnection, allowance| {
-            let sessions = [owner.session_no, other.session_no];
-            let mut leases = held_leases(conn, &sessions, Duration::from_secs(allowance)).await.expect("reads");
-            leases.sort_by_key(|lease| lease.job);
-            leases
-        };
-        let leases = listed(&mut conn, 5).await;
+        let sessions = [owner.session_no, other.session_no];
+        let mut leases = held_leases(&mut conn, &sessions).await.expect("reads");
+        leases.sort_by_key(|lease| lease.job);
         assert_eq!(leases.iter().map(|lease| lease.token).collect::<Vec<_>>(), [held[0].token, held[1].token]);
         assert!(leases.iter().all(|lease| (12..20).contains(&lease.age.as_secs())));
-        assert_eq!(leases.iter().map(|lease| lease.overdue).collect::<Vec<_>>(), [true, false]);
-        assert!(listed(&mut conn, 10).await.iter().all(|lease| !lease.overdue), "within the allowance");
+        let overdue = overdue_leases(&mut conn, &leases, Duration::from_secs(5)).await.expect("reads");
+        assert_eq!(overdue, [(held[0].job, held[0].token)]);
+        let overdue = overdue_leases(&mut conn, &leases, Duration::from_secs(10)).await.expect("reads");
+        assert_eq!(overdue, [], "within the allowance");
     })
     .await;
 }

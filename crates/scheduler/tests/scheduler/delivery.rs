@@ -27,6 +27,7 @@ async fn an_unacknowledged_grant_goes_back_to_the_front_and_uses_no_attempt() {
         hand.room(1).await;
         let lost = hand.grants(1).await.remove(0);
         assert_eq!(lost.job_id, ids[0]);
+        hand.send(Request::Ping(v1::Ping {})).await;
         scheduler.reaches(ids[0], JobState::Ready).await;
         let job = scheduler.job(ids[0]).await;
         assert_eq!((job.attempts_used, job.lease_losses, job.attempts.len()), (0, 0, 1));
@@ -53,6 +54,7 @@ async fn a_job_that_cannot_be_delivered_many_times_in_a_row_is_dead() {
             let grant = hand.grants(1).await.remove(0);
             assert!(grant.token > last && grant.attempt == 1);
             last = grant.token;
+            hand.send(Request::Ping(v1::Ping {})).await;
         }
         scheduler.reaches(id, JobState::Dead).await;
         let job = scheduler.job(id).await;
@@ -77,17 +79,29 @@ async fn a_heartbeat_that_lists_a_grant_acknowledges_it() {
 }
 
 #[tokio::test]
-async fn grants_go_back_when_the_stream_ends_before_they_are_acknowledged() {
-    with_flags(&HASTY, async |_, scheduler| {
-        let ids = scheduler.enqueue_all(vec![job("q", "k"); 5]).await;
+async fn grants_sent_to_a_worker_that_died_before_it_acknowledged_them_are_lost_and_never_free() {
+    with_flags(&HASTY, async |db, scheduler| {
+        let once = v1::NewJob {
+            retry: Some(v1::RetryPolicy { max_attempts: Some(1), ..Default::default() }),
+            ..job("q", "k")
+        };
+        scheduler.enqueue_all(vec![once; 3]).await;
         let mut gone = Hand::open(scheduler, &["q"], &["k"]).await;
-        gone.room(5).await;
-        gone.grants(5).await;
+        gone.room(3).await;
+        gone.grants(3).await;
         gone.close();
+        let session = db.number("select max(session_no) from fencepost.worker_session").await;
+        // It may have started them: a job that may run once must not be granted again.
         let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
-        let grants = hand.take(5).await;
-        assert_eq!(grants.iter().map(|grant| grant.job_id).collect::<Vec<_>>(), ids);
-        assert!(grants.iter().all(|grant| grant.attempt == 1));
+        hand.room(3).await;
+        hand.hold(&[], Duration::from_millis(800)).await;
+        assert_eq!(db.number("select count(*) from fencepost.lease").await, 3, "well past the time to acknowledge");
+        db.expire_session(session).await;
+        db.end_grace().await;
+        assert_eq!(scheduler.reap().await, (1, 3));
+        let dead = "select count(*) from fencepost.dead where attempts = 1 and lease_losses = 1";
+        assert_eq!(db.number(dead).await, 3);
+        assert_eq!(db.number("select count(*) from fencepost.attempt_log where ended <> 'lost'").await, 0);
     })
     .await;
 }
@@ -145,10 +159,11 @@ async fn messages_stay_below_the_workers_bound_whatever_the_payloads() {
 
 #[tokio::test]
 async fn a_worker_that_does_not_read_holds_up_nobody_and_its_jobs_go_back() {
-    with_scheduler(async |_, scheduler| {
+    with_scheduler(async |db, scheduler| {
         let ids = scheduler.enqueue_all(vec![sized("slow", 300 << 10); 50]).await;
         let credit = Request::Credit(v1::Credit { total: 50 });
         let opened = raw(scheduler, vec![Request::Hello(hello(&["slow"], &["k"])), credit]).await.expect("opens");
+        let session = db.number("select max(session_no) from fencepost.worker_session").await;
         eventually(PATIENCE, "its jobs are claimed", async || scheduler.stats("slow").await.leased == 50).await;
         let mut hand = Hand::open(scheduler, &["fast", "slow"], &["k"]).await;
         for _ in 0..20 {
@@ -157,6 +172,10 @@ async fn a_worker_that_does_not_read_holds_up_nobody_and_its_jobs_go_back() {
             assert_eq!(grant.job_id, id);
             hand.settle(&grant, succeeded()).await;
         }
+        // It says nothing either, so it may have started them: they go back when its session is over.
+        db.expire_session(session).await;
+        db.end_grace().await;
+        assert_eq!(scheduler.reap().await, (1, 50));
         hand.room(50).await;
         let mut jobs = Vec::new();
         while jobs.len() < 50 {
