@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres};
+use sqlx::{ConnectOptions, PgPool};
 
+use crate::within::{Conn, within};
 use crate::{StoreError, scheduler};
 
 /// How to reach the database and how long anything may take there.
@@ -41,6 +41,12 @@ impl fmt::Debug for StoreConfig {
 /// and two for sessions that are opened.
 const VITAL_CONNECTIONS: u32 = 7;
 
+/// How many times the usual bound tidying and audits may take.
+const LONG_WORK: u32 = 4;
+
+/// How much later than the server's own bound an answer may come.
+const ANSWER_MARGIN: Duration = Duration::from_secs(1);
+
 /// The database: pools by kind of work.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -48,12 +54,15 @@ pub struct Store {
     hot: PgPool,
     vital: PgPool,
     read: PgPool,
+    bound: Duration,
 }
 
 impl Store {
     /// Prepares the pools without connecting: a database that is away at start is waited for.
     pub fn new(config: &StoreConfig) -> Result<Self, StoreError> {
-        let base = PgConnectOptions::from_str(&config.url)?.application_name("fencepost-scheduler").options([
+        // Statements are not logged, slow ones neither: while the database is away they would be a line each.
+        let base = PgConnectOptions::from_str(&config.url)?.disable_statement_logging();
+        let base = base.application_name("fencepost-scheduler").options([
             ("statement_timeout", millis(config.statement_timeout)),
             ("lock_timeout", millis(config.lock_timeout)),
             ("idle_in_transaction_session_timeout", millis(config.idle_in_transaction_timeout)),
@@ -85,22 +94,23 @@ impl Store {
                 .connect_lazy_with(hot.clone()),
             vital: pool(VITAL_CONNECTIONS).connect_lazy_with(hot),
             read: pool(config.read_connections).connect_lazy_with(base),
+            bound: config.acquire_timeout + config.statement_timeout + ANSWER_MARGIN,
         })
     }
 
     /// A connection for enqueues and promotion.
-    pub async fn enqueue(&self) -> Result<PoolConnection<Postgres>, StoreError> {
-        Ok(self.enqueue.acquire().await?)
+    pub async fn enqueue(&self) -> Result<Conn, StoreError> {
+        Ok(Conn::new(self.enqueue.acquire().await?))
     }
 
     /// A connection for what touches ready jobs and leases: its plans are held to indexes.
-    pub async fn hot(&self) -> Result<PoolConnection<Postgres>, StoreError> {
-        Ok(self.hot.acquire().await?)
+    pub async fn hot(&self) -> Result<Conn, StoreError> {
+        Ok(Conn::new(self.hot.acquire().await?))
     }
 
     /// A connection for sessions, renewal and reaping, which nothing else can exhaust.
-    pub async fn vital(&self) -> Result<PoolConnection<Postgres>, StoreError> {
-        Ok(self.vital.acquire().await?)
+    pub async fn vital(&self) -> Result<Conn, StoreError> {
+        Ok(Conn::new(self.vital.acquire().await?))
     }
 
     pub(crate) fn vital_pool(&self) -> &PgPool {
@@ -108,8 +118,19 @@ impl Store {
     }
 
     /// A connection for look-ups.
-    pub async fn read(&self) -> Result<PoolConnection<Postgres>, StoreError> {
-        Ok(self.read.acquire().await?)
+    pub async fn read(&self) -> Result<Conn, StoreError> {
+        Ok(Conn::new(self.read.acquire().await?))
+    }
+
+    /// Does a piece of work with connections that it takes here itself, or gives it up when a connection and a statement
+    /// have had their time. Whether it took effect is unknown then.
+    pub async fn within<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        within(self.bound, work).await
+    }
+
+    /// As [`within`](Self::within), for work of many statements.
+    pub async fn within_long<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        within(self.bound * LONG_WORK, work).await
     }
 
     /// Closes all connections, waiting for those in use.

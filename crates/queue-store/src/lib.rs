@@ -24,6 +24,7 @@ mod settle;
 mod take_back;
 mod tidy;
 mod transaction;
+mod within;
 
 pub use claim::{Claim, ClaimRequest, Claimed, SlotRequest, claim};
 pub use connect::{Store, StoreConfig};
@@ -49,6 +50,8 @@ pub use settle::{Holder, SettledEffect, Succeeding, settle_succeeded};
 pub use take_back::{Unheld, take_back};
 pub use tidy::{Tidied, audit, tidy};
 pub use transaction::Transaction;
+
+pub use within::Conn;
 
 /// The connection that every function here works on.
 pub use sqlx::PgConnection;

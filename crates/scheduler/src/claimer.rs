@@ -20,7 +20,7 @@ pub async fn run(
                 () = stop.cancelled() => break,
             }
         };
-        match attempt(&store, &plan).await {
+        match store.within(attempt(&store, &plan)).await {
             Ok(claim) => {
                 patience = batch::Patience::default();
                 metrics::claimed(claim.jobs.len());

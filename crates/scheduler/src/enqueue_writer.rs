@@ -122,8 +122,8 @@ impl EnqueueWriter {
         if let Some(lane) = self.registry.lane(job) {
             return Ok(lane);
         }
-        let mut conn = self.store.read().await?;
-        self.registry.register(&mut conn, job).await
+        let registered = async { self.registry.register(&mut *self.store.read().await?, job).await };
+        self.store.within(registered).await
     }
 }
 
@@ -157,7 +157,7 @@ impl Task {
 
     /// Stores a batch, splitting it around rows that the database refuses: one bad row never refuses its neighbours.
     async fn commit(&self, rows: &[EnqueueRow]) -> Vec<Answer> {
-        match self.store_rows(rows).await {
+        match self.store.within(self.store_rows(rows)).await {
             Ok(stored) => {
                 self.tell(rows, &stored);
                 stored.into_iter().map(Ok).collect()

@@ -55,7 +55,7 @@ impl Handle {
             sleep(GATHER).await;
             let lanes: Vec<Lane> = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner).drain().collect();
             let sent = async { notify(&mut *store.vital().await?, &lanes).await };
-            if let Err(error) = sent.await {
+            if let Err(error) = store.within(sent).await {
                 batch::complain("a hint", &error);
             }
         }
@@ -88,10 +88,10 @@ async fn listen(
     dispatcher: &dispatcher::Handle,
     patience: &mut batch::Patience,
 ) -> Result<(), StoreError> {
-    let mut listener = HintListener::open(store).await?;
+    let mut listener = store.within(HintListener::open(store)).await?;
     *patience = batch::Patience::default();
     // What came while nobody listened.
-    registry.reload(&mut *store.read().await?).await?;
+    store.within(reload(store, registry)).await?;
     dispatcher.doubt(&registry.lanes());
     dispatcher.learn(&registry.lanes());
     loop {
@@ -106,10 +106,15 @@ async fn listen(
         let Some(lanes) = heard? else { return Ok(()) };
         if lanes.iter().any(|lane| registry.queue_name(lane.queue).is_none() || registry.kind_name(lane.kind).is_none())
         {
-            registry.reload(&mut *store.read().await?).await?;
+            store.within(reload(store, registry)).await?;
         }
         dispatcher.hint(&lanes);
     }
+}
+
+/// Reads the names of queues, kinds and lanes anew.
+pub async fn reload(store: &Store, registry: &Registry) -> Result<(), StoreError> {
+    registry.reload(&mut *store.read().await?).await
 }
 
 /// Looks into lanes that idle slots wait for, until told to stop: the guarantee behind the hints.
@@ -120,7 +125,7 @@ pub async fn look(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     loop {
-        match look_once(&store, &registry, &dispatcher).await {
+        match store.within(look_once(&store, &registry, &dispatcher)).await {
             Ok(found) => dispatcher.hint(&found),
             Err(error) => batch::complain("a look into quiet lanes", &error),
         }

@@ -43,7 +43,7 @@ impl MaintenanceService for Maintenance {
             let mut conn = self.reaping.store.vital().await?;
             acquire_maintenance(&mut conn, &request.holder, current, MAINTENANCE_TTL).await
         };
-        let (warden, holder) = acquired.await.map_err(|error| status::store(&error))?;
+        let (warden, holder) = self.reaping.store.within(acquired).await.map_err(|error| status::store(&error))?;
         Ok(Response::new(v1::AcquireMaintenanceResponse {
             acquired: warden.is_some(),
             token: warden.map_or(0, |warden| warden.0),
@@ -58,7 +58,7 @@ impl MaintenanceService for Maintenance {
     ) -> Result<Response<v1::ReleaseMaintenanceResponse>, Status> {
         let warden = warden(request.into_inner().token)?;
         let released = async { release_maintenance(&mut *self.reaping.store.vital().await?, warden).await };
-        held(released.await.map(|released| released.then_some(())))?;
+        held(self.reaping.store.within(released).await.map(|released| released.then_some(())))?;
         Ok(Response::new(v1::ReleaseMaintenanceResponse {}))
     }
 
@@ -74,7 +74,7 @@ impl MaintenanceService for Maintenance {
             let mut conn = self.reaping.store.vital().await?;
             expire_sessions(&mut conn, warden, page.into(), timing.ttl, timing.gap).await
         };
-        let expired = held(expired.await)?;
+        let expired = held(self.reaping.store.within(expired).await)?;
         Ok(Response::new(v1::ExpireSessionsResponse {
             expired: count(expired.sessions),
             lag: Some(millis(expired.lag)),
@@ -89,11 +89,11 @@ impl MaintenanceService for Maintenance {
         let request = request.into_inner();
         let warden = warden(request.token)?;
         let page = page(request.page_size, DEFAULT_LEASES_PAGE)?;
-        let (reaped, dead) = held(self.reaping.page(warden, page.into()).await)?;
+        let (reaped, dead) = held(self.reaping.store.within(self.reaping.page(warden, page.into())).await)?;
         if count(reaped) < page {
             // The last page of a pass: schedulers need not make one themselves.
             let noted = async { note_pass(&mut *self.reaping.store.vital().await?, warden).await };
-            held(noted.await.map(|noted| noted.then_some(())))?;
+            held(self.reaping.store.within(noted).await.map(|noted| noted.then_some(())))?;
         }
         Ok(Response::new(v1::ReapLeasesResponse {
             reaped: count(reaped),
@@ -108,7 +108,7 @@ impl MaintenanceService for Maintenance {
     ) -> Result<Response<v1::TidyStorageResponse>, Status> {
         self.check(request.into_inner().token).await?;
         let tidied = async { tidy(&mut *self.reaping.store.vital().await?, self.keep_jobs, self.keep_keys).await };
-        let tidied = tidied.await.map_err(|error| status::store(&error))?;
+        let tidied = self.reaping.store.within_long(tidied).await.map_err(|error| status::store(&error))?;
         Ok(Response::new(v1::TidyStorageResponse {
             partitions_created: tidied.partitions_created.try_into().unwrap_or_default(),
             partitions_dropped: tidied.partitions_dropped.try_into().unwrap_or_default(),
@@ -120,7 +120,7 @@ impl MaintenanceService for Maintenance {
     async fn audit(&self, request: Request<v1::AuditRequest>) -> Result<Response<v1::AuditResponse>, Status> {
         self.check(request.into_inner().token).await?;
         let violations = async { audit(&mut *self.reaping.store.read().await?).await };
-        let violations = violations.await.map_err(|error| status::store(&error))?;
+        let violations = self.reaping.store.within_long(violations).await.map_err(|error| status::store(&error))?;
         let skipped = violations.is_none();
         Ok(Response::new(v1::AuditResponse { violations: violations.unwrap_or_default(), skipped }))
     }
@@ -131,7 +131,7 @@ impl Maintenance {
     async fn check(&self, token: i64) -> Result<(), Status> {
         let warden = warden(token)?;
         let noted = async { note_pass(&mut *self.reaping.store.vital().await?, warden).await };
-        held(noted.await.map(|noted| noted.then_some(())))
+        held(self.reaping.store.within(noted).await.map(|noted| noted.then_some(())))
     }
 }
 

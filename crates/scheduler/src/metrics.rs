@@ -113,7 +113,7 @@ pub async fn run(store: Store, dispatcher: dispatcher::Handle, stop: Cancellatio
     INSTRUMENTS.stale.add(0, &[]);
     gauges(&latest, dispatcher);
     loop {
-        let figures = count(&store).await.map_err(|error| batch::complain("counting", &error)).ok();
+        let figures = store.within(count(&store)).await.map_err(|error| batch::complain("counting", &error)).ok();
         *latest.lock().unwrap_or_else(PoisonError::into_inner) = figures;
         tokio::select! {
             () = sleep(COUNT_INTERVAL) => {}

@@ -37,7 +37,7 @@ pub async fn run(store: Store, ready: Ready, wake: Handle, stop: CancellationTok
             _ = timeout(sleep, wake.0.notified()) => {}
             () = stop.cancelled() => break,
         }
-        sleep = match run_once(&store).await {
+        sleep = match store.within(run_once(&store)).await {
             Ok(promoted) => {
                 ready.tell(promoted.lanes);
                 promoted.next_due.unwrap_or(MAX_SLEEP).clamp(MIN_SLEEP, MAX_SLEEP)

@@ -25,7 +25,7 @@ pub async fn run(
             _ = tick.tick() => {}
             () = stop.cancelled() => return Ok(()),
         }
-        let alive = match run_once(&store, scheduler, timing).await {
+        let alive = match store.within(run_once(&store, scheduler, timing)).await {
             Ok(others) => {
                 hints.alone(others == 0);
                 telemetry::readiness().ready_for(Instant::now(), timing.gap);

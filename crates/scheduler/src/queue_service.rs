@@ -96,7 +96,7 @@ impl QueueService for Queues {
     async fn get_job(&self, request: Request<v1::GetJobRequest>) -> Result<Response<v1::GetJobResponse>, Status> {
         let job = JobId::try_from(request.into_inner().job_id).map_err(|invalid| status::invalid(&invalid))?;
         let found = async { queue_store::job(&mut *self.store.read().await?, job).await };
-        let found = found.await.map_err(|error| status::store(&error))?;
+        let found = self.store.within(found).await.map_err(|error| status::store(&error))?;
         let found = found.ok_or_else(|| Status::not_found(format!("job_id: there is no job {job}")))?;
         Ok(Response::new(v1::GetJobResponse { job: Some(stored(found)) }))
     }
@@ -113,7 +113,7 @@ impl QueueService for Queues {
             QueueName::new(queue).map_err(|invalid| status::invalid(&Invalid::new("queues", invalid.problem)))?;
         }
         let counts = async { queue_store::queue_counts(&mut *self.store.read().await?, &queues).await };
-        let counts = counts.await.map_err(|error| status::store(&error))?;
+        let counts = self.store.within(counts).await.map_err(|error| status::store(&error))?;
         Ok(Response::new(v1::GetQueueStatsResponse { queues: counts.into_iter().map(stats).collect() }))
     }
 }

@@ -68,7 +68,7 @@ struct Task {
 
 async fn run(task: Task, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
     while let Some(requests) = batch::next(&mut queue, SESSIONS_PER_BATCH, |_| 1).await {
-        if let Err(error) = task.renew(requests).await {
+        if let Err(error) = task.store.within(task.renew(requests)).await {
             // No answer is the right answer: workers move to a scheduler that can renew.
             batch::complain("a renewal", &error);
         }

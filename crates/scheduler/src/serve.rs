@@ -47,7 +47,7 @@ pub async fn serve(args: ServeArgs, shutdown: Shutdown) -> anyhow::Result<()> {
     let Some(scheduler) = start(&store, &name, timing, &shutdown).await? else { return Ok(()) };
     let served = run(&args, timing, &store, &name, scheduler, &shutdown).await;
     let retired = async { retire_scheduler(&mut *store.vital().await?, scheduler).await };
-    if let Ok(Err(error)) = timeout(FAREWELL_BOUND, retired).await {
+    if let Ok(Err(error)) = timeout(FAREWELL_BOUND, store.within(retired)).await {
         batch::complain("the farewell", &error);
     }
     let _ = timeout(FAREWELL_BOUND, store.close()).await;
@@ -67,7 +67,7 @@ async fn start(store: &Store, name: &str, timing: Timing, shutdown: &Shutdown) -
             check_schema(&mut conn).await?;
             register_scheduler(&mut conn, name, timing.gap).await
         };
-        match registered.await {
+        match store.within(registered).await {
             Ok(scheduler) => return Ok(Some(scheduler)),
             Err(error) if error.is_unavailable() => batch::complain("reaching the database", &error),
             Err(error @ StoreError::Schema(_)) => return Err(error.into()),
@@ -90,7 +90,7 @@ async fn run(
 ) -> anyhow::Result<()> {
     let stop = shutdown.soft().clone();
     let registry = Arc::new(Registry::default());
-    registry.reload(&mut *store.read().await?).await.context("read the registries")?;
+    store.within(hints::reload(store, &registry)).await.context("read the registries")?;
     let mut tasks = Tasks::new(shutdown.clone());
     let dispatcher = dispatcher::Handle::new(registry.clone(), timing.insert_lag);
     let hints = hints::Handle::default();

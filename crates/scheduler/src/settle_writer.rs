@@ -103,7 +103,7 @@ impl Task {
         }
         let mut patience = batch::Patience::default();
         loop {
-            match self.attempt(requests, kind).await {
+            match self.store.within(self.attempt(requests, kind)).await {
                 Ok(verdicts) => return self.answer(requests, verdicts).await,
                 Err(error) if error.is_data() => return self.split(requests, kind).await,
                 Err(error) => batch::complain("a settlement", &error),
@@ -244,7 +244,7 @@ impl Task {
         let mut patience = batch::Patience::default();
         while !holders.is_empty() {
             let looked_up = async { look_up(&mut *self.store.hot().await?, holders).await };
-            match looked_up.await {
+            match self.store.within(looked_up).await {
                 Ok(past) => return past,
                 Err(error) => batch::complain("a look-up", &error),
             }

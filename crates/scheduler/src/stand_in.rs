@@ -57,7 +57,7 @@ pub async fn run(reaping: Reaping, name: String, stop: CancellationToken) -> any
             () = stop.cancelled() => return Ok(()),
         }
         let patience = if standing_in { PERIOD.mul_f64(0.9) } else { 3 * PERIOD };
-        match run_once(&reaping, &name, patience).await {
+        match reaping.store.within_long(run_once(&reaping, &name, patience)).await {
             Ok(passed) => standing_in = passed,
             Err(error) => batch::complain("a reaping pass", &error),
         }

@@ -66,7 +66,7 @@ async fn run(store: Store, ready: Ready, mut queue: mpsc::Receiver<Request>) -> 
 async fn persist(store: &Store, ready: &Ready, leases: &[Unheld], end: AttemptEnd, reason: &str) {
     let mut patience = batch::Patience::default();
     for _ in 0..TRIES {
-        match attempt(store, ready, leases, end, reason).await {
+        match store.within(attempt(store, ready, leases, end, reason)).await {
             Ok(()) => return,
             Err(error) => batch::complain("a take-back", &error),
         }

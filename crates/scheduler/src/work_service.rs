@@ -58,7 +58,7 @@ pub struct Parts {
 impl Parts {
     /// Closes a session whose worker said goodbye; what it still held is released.
     pub async fn close_session(&self, owner: Owner) {
-        if let Err(error) = self.release_and_close(owner).await {
+        if let Err(error) = self.store.within(self.release_and_close(owner)).await {
             // It expires by itself.
             batch::complain("closing a session", &error);
         }
@@ -81,7 +81,7 @@ impl Parts {
 
     /// Takes the session over, and compares what its worker lists with what the database says.
     async fn open(&self, opening: &Opening) -> Result<(Owner, Vec<v1::LeaseRef>), Status> {
-        let opened = self.take_over(opening).await.map_err(|error| {
+        let opened = self.store.within(self.take_over(opening)).await.map_err(|error| {
             batch::complain("opening a session", &error);
             status::store(&error)
         })?;
