@@ -15,10 +15,8 @@ use crate::{StoreError, scheduler};
 pub struct StoreConfig {
     /// URL with credentials; never logged.
     pub url: String,
-    /// Bound on opening a connection.
+    /// Bound on getting a connection: waiting for a free one, or opening one.
     pub connect_timeout: Duration,
-    /// Bound on waiting for a free connection.
-    pub acquire_timeout: Duration,
     /// Bound on one statement.
     pub statement_timeout: Duration,
     /// Bound on waiting for a lock.
@@ -82,7 +80,7 @@ impl Store {
         let pool = |size: u32| {
             PgPoolOptions::new()
                 .max_connections(size)
-                .acquire_timeout(config.acquire_timeout)
+                .acquire_timeout(config.connect_timeout)
                 .idle_timeout(Duration::from_mins(5))
                 // A broken connection shows at its first statement, which the caller repeats: no round trip for a test.
                 .test_before_acquire(false)
@@ -94,7 +92,7 @@ impl Store {
                 .connect_lazy_with(hot.clone()),
             vital: pool(VITAL_CONNECTIONS).connect_lazy_with(hot),
             read: pool(config.read_connections).connect_lazy_with(base),
-            bound: config.acquire_timeout + config.statement_timeout + ANSWER_MARGIN,
+            bound: config.connect_timeout + config.statement_timeout + ANSWER_MARGIN,
         })
     }
 

@@ -63,8 +63,7 @@ pub(crate) async fn within<T>(
     work: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let given_up = Arc::new(AtomicBool::new(false));
-    let work = GIVEN_UP.scope(given_up.clone(), work);
-    tokio::pin!(work);
+    let mut work = Box::pin(GIVEN_UP.scope(given_up.clone(), work));
     // Dropped before the work: in time to tell its connections, also if the caller goes away.
     let mut abandon = Abandon { given_up, armed: true };
     let done = timeout(bound, &mut work).await;

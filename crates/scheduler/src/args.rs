@@ -133,13 +133,9 @@ pub struct ServeArgs {
     #[arg(long, env = "FENCEPOST_DRAIN_TIMEOUT", default_value = "10s", value_parser = lifecycle::duration)]
     pub drain_timeout: Duration,
 
-    /// Bound on opening a connection to the database.
+    /// Bound on getting a connection to the database: waiting for a free one, or opening one.
     #[arg(long, env = "FENCEPOST_DB_CONNECT_TIMEOUT", default_value = "3s", value_parser = lifecycle::duration)]
     pub db_connect_timeout: Duration,
-
-    /// Bound on waiting for a free connection.
-    #[arg(long, env = "FENCEPOST_DB_ACQUIRE_TIMEOUT", default_value = "2s", value_parser = lifecycle::duration)]
-    pub db_acquire_timeout: Duration,
 
     /// Bound on one statement.
     #[arg(long, env = "FENCEPOST_DB_STATEMENT_TIMEOUT", default_value = "3s", value_parser = lifecycle::duration)]
@@ -196,7 +192,6 @@ impl ServeArgs {
             ("--heartbeat-interval", timing.heartbeat * 2, "twice "),
             ("--grant-ack-timeout", timing.grant_ack, ""),
             ("--db-connect-timeout", self.db_connect_timeout, ""),
-            ("--db-acquire-timeout", self.db_acquire_timeout, ""),
             ("--db-statement-timeout", self.db_statement_timeout, ""),
             ("--db-lock-timeout", self.db_lock_timeout, ""),
             ("--db-idle-timeout", self.db_idle_timeout, ""),
@@ -217,7 +212,6 @@ impl ServeArgs {
         Ok(StoreConfig {
             url: self.database.url()?,
             connect_timeout: self.db_connect_timeout,
-            acquire_timeout: self.db_acquire_timeout,
             statement_timeout: self.db_statement_timeout,
             lock_timeout: self.db_lock_timeout,
             idle_in_transaction_timeout: self.db_idle_timeout,

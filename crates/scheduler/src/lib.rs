@@ -1,8 +1,8 @@
 //! The scheduler: the one part of Fencepost that talks to PostgreSQL.
 //!
 //! Stateless: any number of replicas may run on one database, which arbitrates between them. In a replica, one writer per
-//! kind of transition turns what arrived while its previous commit was in flight into one statement ([`batch`]), and one
-//! dispatcher matches free slots with lanes that hold jobs ([`dispatcher`]). What crosses between tasks is a message.
+//! kind of transition turns what arrived while its previous commit was in flight into one statement (`batch`), and one
+//! dispatcher matches free slots with lanes that hold jobs (`dispatcher`).
 
 mod args;
 mod batch;

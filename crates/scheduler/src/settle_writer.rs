@@ -103,7 +103,7 @@ impl Task {
         }
         let mut patience = batch::Patience::default();
         loop {
-            match self.store.within(self.attempt(requests, kind)).await {
+            match self.store.within(Box::pin(self.attempt(requests, kind))).await {
                 Ok(verdicts) => return self.answer(requests, verdicts).await,
                 Err(error) if error.is_data() => return self.split(requests, kind).await,
                 Err(error) => batch::complain("a settlement", &error),

@@ -161,7 +161,6 @@ fn config(url: String) -> StoreConfig {
     StoreConfig {
         url,
         connect_timeout: Duration::from_secs(3),
-        acquire_timeout: Duration::from_secs(10),
         statement_timeout: Duration::from_secs(10),
         lock_timeout: Duration::from_secs(5),
         idle_in_transaction_timeout: Duration::from_secs(10),

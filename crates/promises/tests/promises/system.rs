@@ -82,7 +82,6 @@ impl System<'_> {
             ("--listen", address.as_str()),
             ("--metrics-listen", &metrics),
             ("--db-statement-timeout", "1s"),
-            ("--db-acquire-timeout", "1s"),
             ("--db-connect-timeout", "1s"),
             ("--db-lock-timeout", "500ms"),
             ("--db-idle-timeout", "1s"),

@@ -32,7 +32,6 @@ fn store(url: String) -> Store {
     Store::new(&StoreConfig {
         url,
         connect_timeout: bound,
-        acquire_timeout: bound,
         statement_timeout: bound,
         lock_timeout: bound,
         idle_in_transaction_timeout: bound,

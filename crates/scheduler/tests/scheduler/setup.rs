@@ -18,11 +18,10 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const MESSAGE_BYTES: usize = 64 << 20;
 
 /// What every scheduler under test is told unless a flag says otherwise. Sessions live long: a hand on a busy machine is slow.
-const QUICK: [(&str, &str); 10] = [
+const QUICK: [(&str, &str); 9] = [
     ("FENCEPOST_SESSION_TTL", "10s"),
     ("FENCEPOST_GRANT_ACK_TIMEOUT", "1500ms"),
     ("FENCEPOST_DB_STATEMENT_TIMEOUT", "1s"),
-    ("FENCEPOST_DB_ACQUIRE_TIMEOUT", "1s"),
     ("FENCEPOST_DB_CONNECT_TIMEOUT", "1s"),
     ("FENCEPOST_DB_LOCK_TIMEOUT", "500ms"),
     ("FENCEPOST_DB_IDLE_TIMEOUT", "1s"),

@@ -89,7 +89,6 @@ async fn contradicting_flags_are_refused_naming_both() {
     let url = "postgres://nobody:planted-secret@127.0.0.1:1/none";
     for (flags, names) in [
         (vec!["--db-statement-timeout", "2s"], vec!["--db-statement-timeout", "--session-ttl"]),
-        (vec!["--db-acquire-timeout", "3s"], vec!["--db-acquire-timeout", "--session-ttl"]),
         (vec!["--db-connect-timeout", "3s"], vec!["--db-connect-timeout", "--session-ttl"]),
         (vec!["--db-lock-timeout", "1h"], vec!["--db-lock-timeout", "--session-ttl"]),
         (vec!["--db-idle-timeout", "2s"], vec!["--db-idle-timeout", "--session-ttl"]),
