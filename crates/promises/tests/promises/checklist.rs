@@ -226,7 +226,7 @@ async fn repeated_delivery_leaves_one_committed_effect_per_key() {
 #[tokio::test]
 async fn database_and_shutdown_bounds_stay_below_the_lease() {
     system(async |system| {
-        let bounds = ["connect", "acquire", "statement", "lock", "idle"].map(|bound| format!("--db-{bound}-timeout"));
+        let bounds = ["connect", "statement", "lock", "idle"].map(|bound| format!("--db-{bound}-timeout"));
         for flag in bounds.iter().map(String::as_str).chain(["--grant-ack-timeout"]) {
             let flags = [("--session-ttl", "3s"), (flag, "3s")];
             let mut refused = system.start_scheduler(free_address(), free_address(), &flags, &[]);
