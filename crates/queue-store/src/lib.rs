@@ -44,7 +44,7 @@ pub use reap::{
 pub use registry::{Lane, Registry};
 pub use scheduler::{SchedulerId, beat, register_scheduler, retire_scheduler};
 pub use session::{
-    HeldLease, Hello, Owner, Renewal, Session, close_session, held_leases, hello, overdue_leases, renew,
+    HeldLease, Hello, OverdueLease, Owner, Renewal, Session, close_session, held_leases, hello, overdue_leases, renew,
 };
 pub use settle::{Holder, SettledEffect, Succeeding, settle_succeeded};
 pub use take_back::{Unheld, take_back};

@@ -199,17 +199,28 @@ pub async fn held_leases(conn: &mut PgConnection, sessions: &[i64]) -> Result<Ve
     Ok(held.collect())
 }
 
-/// Of these leases, those that are older than their job's timeout by more than the allowance.
+/// A lease that is older than its job's timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverdueLease {
+    /// The job.
+    pub job: JobId,
+    /// Its token.
+    pub token: Token,
+    /// By how much, by the clock of the database.
+    pub by: Duration,
+}
+
+/// Of these leases, those that are older than their job's timeout by at least so much.
 pub async fn overdue_leases(
     conn: &mut PgConnection,
     leases: &[HeldLease],
-    allowance: Duration,
-) -> Result<Vec<(JobId, Token)>, StoreError> {
+    least: Duration,
+) -> Result<Vec<OverdueLease>, StoreError> {
     let jobs: Vec<i64> = leases.iter().map(|lease| lease.job.get()).collect();
     let tokens: Vec<i64> = leases.iter().map(|lease| lease.token.get()).collect();
     let rows = sqlx::query!(
         r#"-- overdue_leases
-        select l.job_id, l.token
+        select l.job_id, l.token, (extract(epoch from now() - l.granted_at) * 1000)::bigint - p.timeout_ms as "by_ms!"
         from unnest($1::bigint[], $2::bigint[]) i (job_id, token)
         cross join lateral (
             select job_id, token, granted_at from fencepost.lease where job_id = i.job_id and token = i.token offset 0
@@ -218,12 +229,18 @@ pub async fn overdue_leases(
         where l.granted_at < now() - p.timeout_ms * interval '1 millisecond' - $3 * interval '1 second'"#,
         &jobs,
         &tokens,
-        allowance.as_secs_f64()
+        least.as_secs_f64()
     )
     .fetch_all(conn)
     .await?;
-    let lease = |row: (i64, i64)| Some((JobId::try_from(row.0).ok()?, Token::try_from(row.1).ok()?));
-    Ok(rows.into_iter().filter_map(|row| lease((row.job_id, row.token))).collect())
+    let overdue = rows.into_iter().filter_map(|row| {
+        Some(OverdueLease {
+            job: JobId::try_from(row.job_id).ok()?,
+            token: Token::try_from(row.token).ok()?,
+            by: Duration::from_millis(row.by_ms.try_into().unwrap_or_default()),
+        })
+    });
+    Ok(overdue.collect())
 }
 
 /// Closes a session for good. Returns whether the caller still served it.

@@ -114,6 +114,7 @@ pub struct ServeArgs {
     pub grant_ack_timeout: Option<Duration>,
 
     /// How much longer than its timeout a job's lease may live before it is taken back from a worker that does not end it.
+    /// After half of it the worker is told to cancel the handler.
     #[arg(long, env = "FENCEPOST_OVERDUE_ALLOWANCE", default_value = "1m", value_parser = lifecycle::duration)]
     pub overdue_allowance: Duration,
 

@@ -1,6 +1,7 @@
 //! The writer that renews sessions, on connections of its own, and compares what workers hold with what the database says.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use queue_core::{JobId, Token};
 use queue_store::{HeldLease, Owner, PgConnection, Renewal, Store, StoreError, held_leases, overdue_leases, renew};
@@ -33,8 +34,13 @@ pub struct Request {
 /// What became of a heartbeat, after the commit.
 #[derive(Debug)]
 pub enum Answer {
-    /// Renewed. The session does not hold these leases.
-    Renewed(Vec<Listed>),
+    /// Renewed.
+    Renewed {
+        /// Listed leases that the session does not hold.
+        lost: Vec<Listed>,
+        /// Leases whose handlers should have ended by themselves long ago.
+        overdue: Vec<Listed>,
+    },
     /// The session is dead or served elsewhere.
     Superseded,
 }
@@ -98,49 +104,58 @@ impl Task {
         match self.look(&mut conn, renewed.keys().copied().collect()).await {
             Ok((mut held, overdue)) => {
                 for (session, request) in renewed {
-                    let lost = self.compare(&request, &held.remove(&session).unwrap_or_default(), &overdue);
-                    let _ = request.answer.send(Answer::Renewed(lost));
+                    let answer = self.compare(&request, &held.remove(&session).unwrap_or_default(), &overdue);
+                    let _ = request.answer.send(answer);
                 }
                 Ok(())
             }
             Err(error) => {
                 for request in renewed.into_values() {
-                    let _ = request.answer.send(Answer::Renewed(Vec::new()));
+                    let _ = request.answer.send(Answer::Renewed { lost: Vec::new(), overdue: Vec::new() });
                 }
                 Err(error)
             }
         }
     }
 
-    /// What sessions hold, and what of it is overdue. Only leases that are old enough are compared with their jobs.
+    /// What sessions hold, and what of it is overdue, by how much. Only leases that are old enough are compared with their
+    /// jobs.
     async fn look(
         &self,
         conn: &mut PgConnection,
         sessions: Vec<i64>,
-    ) -> Result<(HashMap<i64, Vec<HeldLease>>, HashSet<Listed>), StoreError> {
+    ) -> Result<(HashMap<i64, Vec<HeldLease>>, HashMap<Listed, Duration>), StoreError> {
+        let nudge = self.timing.overdue / 2;
         let leases = held_leases(&mut *conn, &sessions).await?;
-        let old: Vec<HeldLease> = leases.iter().copied().filter(|lease| lease.age > self.timing.overdue).collect();
-        let overdue = if old.is_empty() { Vec::new() } else { overdue_leases(conn, &old, self.timing.overdue).await? };
+        let old: Vec<HeldLease> = leases.iter().copied().filter(|lease| lease.age > nudge).collect();
+        let overdue = if old.is_empty() { Vec::new() } else { overdue_leases(conn, &old, nudge).await? };
         let mut held: HashMap<i64, Vec<HeldLease>> = HashMap::new();
         for lease in leases {
             held.entry(lease.session_no).or_default().push(lease);
         }
-        Ok((held, overdue.into_iter().collect()))
+        Ok((held, overdue.into_iter().map(|lease| ((lease.job, lease.token), lease.by)).collect()))
     }
 
-    /// Takes back what the worker should know of and does not list, and what is overdue; returns what it lists in vain.
-    fn compare(&self, request: &Request, held: &[HeldLease], overdue: &HashSet<Listed>) -> Vec<Listed> {
+    /// Takes back what the worker should know of and does not list, and what is overdue by the whole allowance; tells what
+    /// it lists in vain, and what it should end itself before that.
+    fn compare(&self, request: &Request, held: &[HeldLease], overdue: &HashMap<Listed, Duration>) -> Answer {
         let age = request.received.elapsed();
         let mut lost = request.listed.clone();
+        let mut late = Vec::new();
         for lease in held {
             let key = (lease.job, lease.token);
-            if overdue.contains(&key) {
+            let overdue = overdue.get(&key);
+            if overdue.is_some_and(|by| *by >= self.timing.overdue) {
                 // Stays among the lost if the worker lists it.
                 self.take_back.overdue(request.owner, lease.job, lease.token);
-            } else if !lost.remove(&key) && lease.age > self.timing.grant_ack + age {
-                self.take_back.undelivered(request.owner, lease.job, lease.token);
+            } else if !lost.remove(&key) {
+                if lease.age > self.timing.grant_ack + age {
+                    self.take_back.undelivered(request.owner, lease.job, lease.token);
+                }
+            } else if overdue.is_some() {
+                late.push(key);
             }
         }
-        lost.into_iter().collect()
+        Answer::Renewed { lost: lost.into_iter().collect(), overdue: late }
     }
 }

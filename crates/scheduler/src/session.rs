@@ -168,10 +168,15 @@ impl Running {
         // No answer: the database could not be reached. The worker notices that nothing is renewed.
         let Some((sequence, answer)) = answer else { return Ok(()) };
         match answer {
-            Answer::Renewed(lost) => {
+            Answer::Renewed { lost, overdue } => {
                 let lost = lost.into_iter().map(lease_ref).collect();
                 let lease_ttl = Some(millis(self.stream.parts.timing.ttl));
-                self.send(Response::Renewed(v1::Renewed { sequence, lease_ttl, lost })).await
+                self.send(Response::Renewed(v1::Renewed { sequence, lease_ttl, lost })).await?;
+                for lease in overdue {
+                    let reason = "it runs past its timeout and is taken back soon".to_owned();
+                    self.send(Response::Cancel(v1::Cancel { lease: Some(lease_ref(lease)), reason })).await?;
+                }
+                Ok(())
             }
             Answer::Superseded => Err(Status::aborted("another stream has taken the session over, or it has expired")),
         }

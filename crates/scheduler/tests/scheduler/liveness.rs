@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use queue_proto::v1::work_response::Message as Response;
 use queue_proto::v1::{self, AttemptEnd, JobState, SettleVerdict};
 use testbed::TestDatabase;
 use tonic::Code;
@@ -181,6 +182,26 @@ async fn a_lease_that_outlives_its_jobs_timeout_by_far_is_taken_back() {
         let job = scheduler.job(id).await;
         assert_eq!((job.attempts_used, job.attempts[0].end()), (1, AttemptEnd::TimedOut));
         assert_eq!(hand.settle(&held, succeeded()).await.verdict(), SettleVerdict::Fenced);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_is_told_to_cancel_what_runs_past_its_timeout_before_it_is_taken_back() {
+    with_flags(&["--overdue-allowance", "1m"], async |db, scheduler| {
+        let id = scheduler.enqueue(job("q", "k")).await;
+        let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
+        let held = hand.take_one().await;
+        let key = queue_core::JobId::try_from(id).expect("positive");
+        db.age_lease(key, Duration::from_secs(40)).await;
+        assert_eq!(hand.beat(std::slice::from_ref(&held)).await.lost, []);
+        hand.quiet(Duration::from_millis(300)).await;
+        db.age_lease(key, Duration::from_secs(15)).await;
+        assert_eq!(hand.beat(std::slice::from_ref(&held)).await.lost, []);
+        let cancel = |message| if let Response::Cancel(cancel) = message { Ok(cancel) } else { Err(message) };
+        assert_eq!(hand.wait(cancel).await.lease, Some(lease(&held)));
+        assert_eq!(scheduler.state(id).await, JobState::Leased, "it may still say how it ended");
+        assert_eq!(hand.settle(&held, succeeded()).await.verdict(), SettleVerdict::Applied);
     })
     .await;
 }
