@@ -22,6 +22,8 @@ use crate::{metrics, renew_writer, settle_writer, status};
 
 /// Messages that wait for a slow reader.
 pub const OUTBOUND: usize = 64;
+/// A worker that seems silent gets so much longer: if this process was stopped meanwhile, what came is still to be read.
+const LAST_CHANCE: Duration = Duration::from_millis(500);
 /// Settlements of one message: what a worker of the largest capacity can have to say.
 const SETTLEMENTS_PER_MESSAGE: usize = MAX_CAPACITY as usize;
 
@@ -90,6 +92,8 @@ impl Running {
         let age = MAX_STREAM_AGE.mul_f64(1.0 - rand::random::<f64>() / 4.0);
         let old = Instant::now() + age;
         let mut heard = Instant::now();
+        // Set when nothing was heard for long: what came while this process was stopped is read first.
+        let mut last_chance: Option<Instant> = None;
         let (drain, closed) = (self.stream.drain.clone(), self.stream.closed.clone());
         let mut draining = false;
         loop {
@@ -97,6 +101,7 @@ impl Running {
             tokio::select! {
                 message = self.stream.inbound.message() => {
                     heard = Instant::now();
+                    last_chance = None;
                     let Some(message) = message? else { return Ok(()) };
                     if self.receive(message).await? {
                         return Ok(());
@@ -106,7 +111,12 @@ impl Running {
                 answer = answered(&mut self.heartbeat) => self.renewed(answer).await?,
                 Some(ack) = self.acks.recv() => self.acknowledge(ack).await?,
                 _ = ping.tick() => self.send(Response::Ping(v1::Ping {})).await?,
-                () = sleep_until(heard + SILENCE) => return Err(Status::unavailable("nothing was heard of the worker for 6 s")),
+                () = sleep_until(last_chance.unwrap_or(heard + SILENCE)) => {
+                    if last_chance.is_some() {
+                        return Err(Status::unavailable("nothing was heard of the worker for 6 s"));
+                    }
+                    last_chance = Some(Instant::now() + LAST_CHANCE);
+                }
                 () = sleep_until(late.unwrap_or(old)), if late.is_some() => self.take_back_late(heard),
                 () = sleep_until(old), if !draining => {
                     draining = true;

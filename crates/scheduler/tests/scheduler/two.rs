@@ -184,6 +184,8 @@ async fn an_old_owner_that_acts_after_it_was_replaced_changes_nothing() {
         let new = second.enqueue_all(vec![job("q", "k"); 5]).await;
         let before = db.number("select last_value from fencepost.token_seq").await;
         first.process.thaw();
+        // A process takes a moment to stop: the first heartbeat may have been in time.
+        stale.pulse(&[]).await;
         // It takes its grants back, renews, and claims for the session, all in vain.
         let (ended, ()) = tokio::join!(stale.end(), hand.hold(&held, Duration::from_secs(2)));
         let ended = ended.expect("an error");
