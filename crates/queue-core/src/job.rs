@@ -183,12 +183,32 @@ impl NewJob {
         {
             return Err(Invalid::new("timeout", "must be 1 ms to 30 days"));
         }
-        if let Some(traceparent) = &self.traceparent
-            && (traceparent.len() > MAX_TRACEPARENT_BYTES || !traceparent.bytes().all(|b| b.is_ascii_graphic()))
-        {
-            return Err(Invalid::new("traceparent", "is not a W3C trace context of at most 128 characters"));
+        if self.traceparent.as_deref().is_some_and(|traceparent| !is_traceparent(traceparent)) {
+            return Err(Invalid::new(
+                "traceparent",
+                "is not a W3C trace context, like 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            ));
         }
         self.retry.checked().map_err(|invalid| invalid.within("retry"))?;
         Ok(self)
     }
+}
+
+/// Whether `text` is a W3C traceparent: version, trace, span and flags in lower-case hexadecimal digits, neither trace
+/// nor span all zeros (<https://www.w3.org/TR/trace-context/#traceparent-header>).
+///
+/// A later version may have more behind a fifth dash, up to [`MAX_TRACEPARENT_BYTES`].
+pub fn is_traceparent(text: &str) -> bool {
+    let is_hex =
+        |part: &str, digits| part.len() == digits && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_id = |part: &str, digits| is_hex(part, digits) && part.bytes().any(|byte| byte != b'0');
+    let mut parts = text.splitn(5, '-');
+    let mut part = || parts.next().unwrap_or_default();
+    let (version, trace, span, flags) = (part(), part(), part(), part());
+    let rest_fits = match parts.next() {
+        None => true,
+        Some(rest) => version != "00" && rest.bytes().all(|byte| byte.is_ascii_graphic()),
+    };
+    let fits = text.len() <= MAX_TRACEPARENT_BYTES && rest_fits && version != "ff";
+    fits && is_hex(version, 2) && is_id(trace, 32) && is_id(span, 16) && is_hex(flags, 2)
 }

@@ -35,7 +35,7 @@ mod verdict;
 
 pub use ids::{JobId, SessionId, Token};
 pub use invalid::Invalid;
-pub use job::{Headers, IdempotencyKey, NewJob, Priority, Start};
+pub use job::{Headers, IdempotencyKey, NewJob, Priority, Start, is_traceparent};
 pub use limits::*;
 pub use names::{KindName, QueueName, WorkerName};
 pub use outcome::{Failure, Outcome, Success};

@@ -121,7 +121,7 @@ impl QueueService for Queues {
 /// The trace context that jobs carry: of a span of this call where traces are exported, else the caller's own.
 fn trace<T>(request: &Request<T>) -> Option<String> {
     let given = request.metadata().get("traceparent").and_then(|given| given.to_str().ok());
-    let given = given.filter(|given| given.len() <= queue_core::MAX_TRACEPARENT_BYTES);
+    let given = given.filter(|given| queue_core::is_traceparent(given));
     let span = tracing::info_span!("enqueue");
     if let Some(given) = given {
         telemetry::set_parent(&span, given);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use queue_core::{
     Headers, IdempotencyKey, Invalid, KindName, MAX_START_DELAY, MAX_WAIT, NewJob, Priority, QueueName, RetryOverrides,
-    Start,
+    Start, is_traceparent,
 };
 
 type Change = fn(&mut NewJob);
@@ -65,13 +65,12 @@ fn job_outside_of_a_bound_is_refused_with_the_field() {
         job.checked(10)
     };
     assert!(with(|_| ()).is_ok());
-    let refused: [(&str, Change); 7] = [
+    let refused: [(&str, Change); 6] = [
         ("payload", |job| job.payload = vec![0; 11].into()),
         ("delay", |job| job.start = Start::After(MAX_START_DELAY + Duration::from_nanos(1))),
         ("timeout", |job| job.timeout = Some(Duration::ZERO)),
         ("timeout", |job| job.timeout = Some(MAX_WAIT + Duration::from_nanos(1))),
-        ("traceparent", |job| job.traceparent = Some("x".repeat(129))),
-        ("traceparent", |job| job.traceparent = Some("a\0".to_owned())),
+        ("traceparent", |job| job.traceparent = Some("own".to_owned())),
         ("retry.jitter", |job| job.retry = RetryOverrides { jitter: Some(2.0), ..RetryOverrides::default() }),
     ];
     for (field, change) in refused {
@@ -85,6 +84,35 @@ fn largest_allowed_values_are_accepted() {
     largest.payload = vec![0; 10].into();
     largest.start = Start::After(MAX_START_DELAY);
     largest.timeout = Some(MAX_WAIT);
-    largest.traceparent = Some("x".repeat(128));
+    largest.traceparent = Some(format!("01-{}-{}-00-{}", "a".repeat(32), "b".repeat(16), "x".repeat(72)));
     assert!(largest.checked(10).is_ok());
+}
+
+#[test]
+fn only_a_w3c_traceparent_is_one() {
+    let [trace, span] = ["4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"];
+    let good = format!("00-{trace}-{span}-01");
+    let later = format!("01-{trace}-{span}-01-what.comes");
+    let longest = format!("{later}{}", "x".repeat(128 - later.len()));
+    for text in [&good, &later, &longest] {
+        assert!(is_traceparent(text), "{text}");
+    }
+    let zeros = "0".repeat(32);
+    let refused = [
+        String::new(),
+        "own".to_owned(),
+        good.to_uppercase(),
+        format!("{good}-more"),
+        format!("{good}\0"),
+        format!("ff-{trace}-{span}-01"),
+        format!("00-{zeros}-{span}-01"),
+        format!("00-{trace}-{}-01", &zeros[..16]),
+        format!("00-{trace}-{span}-1"),
+        format!("00-{trace}-{span}"),
+        format!("{later}\0"),
+        format!("{longest}x"),
+    ];
+    for text in refused {
+        assert!(!is_traceparent(&text), "{text:?}");
+    }
 }
