@@ -27,11 +27,12 @@ pub fn to_timestamp(micros: i64) -> Timestamp {
     Timestamp { seconds: micros.div_euclid(1_000_000), nanos }
 }
 
-/// A time from outside, in microseconds since 1970. Refuses what is no time of the years 1 to 9999.
+/// A time from outside, in microseconds since 1970. Refuses what is no time of the years 1 to 2199.
 pub(crate) fn from_timestamp(field: &str, value: Timestamp) -> Result<i64, Invalid> {
-    // 0001-01-01 and 9999-12-31, the bounds that the type itself states.
-    if !(-62_135_596_800..=253_402_300_799).contains(&value.seconds) || !(0..1_000_000_000).contains(&value.nanos) {
-        return Err(Invalid::new(field, "must be a time of the years 1 to 9999"));
+    // From 0001-01-01, where the type itself begins, to 2199-12-31: the database computes with microseconds as
+    // floating-point numbers, which are exact for 2^53 of them, until the year 2255.
+    if !(-62_135_596_800..=7_258_118_399).contains(&value.seconds) || !(0..1_000_000_000).contains(&value.nanos) {
+        return Err(Invalid::new(field, "must be a time of the years 1 to 2199"));
     }
     Ok(value.seconds * 1_000_000 + i64::from(value.nanos) / 1_000)
 }
