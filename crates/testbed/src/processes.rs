@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -35,6 +35,7 @@ pub struct Process {
     name: String,
     child: Child,
     log: Log,
+    captures: Vec<JoinHandle<()>>,
 }
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -75,13 +76,9 @@ impl Processes {
         command.env(key, value).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("start {name}: {error}"));
         let log = Log::default();
-        if let Some(stdout) = child.stdout.take() {
-            capture(stdout, log.clone());
-        }
-        if let Some(stderr) = child.stderr.take() {
-            capture(stderr, log.clone());
-        }
-        Process { name: name.to_owned(), child, log }
+        let stdout = child.stdout.take().map(|stdout| capture(stdout, log.clone()));
+        let stderr = child.stderr.take().map(|stderr| capture(stderr, log.clone()));
+        Process { name: name.to_owned(), child, log, captures: stdout.into_iter().chain(stderr).collect() }
     }
 
     /// Ids of the processes that live now: those started here and their descendants.
@@ -165,10 +162,15 @@ impl Process {
     /// Waits until a line of its log contains `text`. Panics with the log if none does in time, or if it ends before.
     pub async fn logged(&mut self, text: &str, within: Duration) {
         let has = |log: &[String]| log.iter().any(|line| line.contains(text));
-        let ended = holds_within(within, async || has(&self.log()) || self.status().is_some()).await;
+        let ended = holds_within(within, async || has(&self.log()) || self.is_silent()).await;
         let log = self.log();
         let how = if ended { "ended and did not" } else { "did not in time" };
         assert!(has(&log), "{} {how} write {text:?}:\n{}", self.name, log.join("\n"));
+    }
+
+    /// It has ended and all it had written has been read.
+    fn is_silent(&mut self) -> bool {
+        self.status().is_some() && self.captures.iter().all(JoinHandle::is_finished)
     }
 
     fn status(&mut self) -> Option<ExitStatus> {
@@ -194,7 +196,7 @@ fn built(binary: &str) -> PathBuf {
     folder.join(binary)
 }
 
-fn capture(output: impl Read + Send + 'static, log: Log) {
+fn capture(output: impl Read + Send + 'static, log: Log) -> JoinHandle<()> {
     thread::spawn(move || {
         // Bytes, not text: a line that is no UTF-8 must not end the capture, or the process would block on a full pipe.
         for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
@@ -204,7 +206,7 @@ fn capture(output: impl Read + Send + 'static, log: Log) {
             }
             log.push(String::from_utf8_lossy(&line).into_owned());
         }
-    });
+    })
 }
 
 /// A process that has ended is fine.
