@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod database;
 mod demo;
 mod hex;
@@ -36,6 +37,8 @@ struct Cli {
 enum Task {
     /// Runs real files through the whole system, kills a worker half-way, and checks every result.
     Demo(demo::Args),
+    /// Measures the whole system on this machine, each figure beside its floor.
+    Bench(bench::Args),
     /// Starts the whole system and keeps it running until Ctrl-C.
     Up(stack::StackArgs),
     /// Starts a private PostgreSQL, prints its URL, and runs until Ctrl-C or until a given command ends.
@@ -68,6 +71,7 @@ async fn perform(task: Task) -> anyhow::Result<ExitCode> {
     let mut interrupt = Interrupt::listen()?;
     match task {
         Task::Demo(args) => demo::run(&args, &mut interrupt).await,
+        Task::Bench(args) => bench::run(&args, &mut interrupt).await,
         Task::Up(args) => up::run(&args, &mut interrupt).await,
         Task::Pg(args) => pg::run(args, &mut interrupt).await,
         Task::Sqlx(args) => query_data::run(&args, &mut interrupt).await,

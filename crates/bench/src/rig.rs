@@ -1,0 +1,87 @@
+//! What all scenarios share: programs, the database server, and how large everything is.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context as _, ensure};
+
+use crate::{args::Server, program, psql::Psql};
+
+/// The schedulers' role; it owns nothing.
+const ROLE: &str = "fencepost_bench";
+
+/// The migrated database that all others are copies of.
+pub(crate) const TEMPLATE: &str = "fencepost_template";
+
+/// The machine, set up.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    /// The superuser's first database.
+    pub(crate) admin: Psql,
+    /// Whether everything is scaled down.
+    pub(crate) quick: bool,
+    /// The database server's first process.
+    pub(crate) postmaster: u32,
+    /// Whether statements are counted.
+    pub(crate) counts_statements: bool,
+    password: String,
+    programs: PathBuf,
+    logs: PathBuf,
+    made: AtomicU32,
+}
+
+impl Rig {
+    /// Prepares the server: the schedulers' role, and a migrated database to copy.
+    pub(crate) async fn set_up(server: &Server, quick: bool) -> anyhow::Result<Self> {
+        ensure!(!server.database_url.is_empty(), "run this by `cargo xtask bench`, which starts a database");
+        fs::create_dir_all(&server.logs).with_context(|| format!("make {}", server.logs.display()))?;
+        let mut rig = Self {
+            admin: Psql::new(&server.psql, &server.database_url)?,
+            quick,
+            postmaster: server.postmaster,
+            counts_statements: false,
+            // The server listens to this machine only and is gone with the bench.
+            password: uuid::Uuid::new_v4().simple().to_string(),
+            programs: server.programs.clone(),
+            logs: server.logs.clone(),
+            made: AtomicU32::new(0),
+        };
+        rig.counts_statements =
+            rig.admin.run("create extension pg_stat_statements; select pg_stat_statements_reset()").await.is_ok();
+        rig.admin.run(&format!("create role {ROLE} login password '{}'", rig.password)).await.context("make a role")?;
+        rig.admin.run(&format!("create database {TEMPLATE}")).await.context("make a database")?;
+        let mut migrate = program::command(&rig.program("scheduler"));
+        migrate.args(["migrate", "--app-role", ROLE]).env("FENCEPOST_DATABASE_URL", rig.admin.database(TEMPLATE).url());
+        let output = migrate.output().await.context("start the migration")?;
+        ensure!(output.status.success(), "migrate: {}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(rig)
+    }
+
+    /// One of the programs.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
+    }
+
+    /// The folder of logs.
+    pub(crate) fn logs(&self) -> &Path {
+        &self.logs
+    }
+
+    /// A number that only this call gets.
+    pub(crate) fn number(&self) -> u32 {
+        self.made.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The schedulers' way into a database.
+    pub(crate) fn scheduler_url(&self, database: &Psql) -> anyhow::Result<String> {
+        Ok(database.role(ROLE, &self.password)?.url().to_owned())
+    }
+
+    /// The first in a full run, the second in a quick one.
+    pub(crate) fn scaled<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}

@@ -1,0 +1,202 @@
+//! One run's system: a database, schedulers, workers.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    time::Duration,
+};
+
+use anyhow::{Context as _, ensure};
+use client::{Client, ConnectOptions};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    counters::Counters,
+    database::Database,
+    fleet::{Crew, Fleet},
+    jobs::QUEUE,
+    latency::Latency,
+    program,
+    program::Program,
+    rig::Rig,
+};
+
+/// For a scheduler to become ready after its start.
+const READY_BOUND: Duration = Duration::from_secs(30);
+
+/// For the last results to be committed once all handlers have run.
+const SETTLE_BOUND: Duration = Duration::from_secs(60);
+
+/// Between two looks at something that is about to happen.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Running processes of one run. A drop kills them.
+#[derive(Debug)]
+pub(crate) struct Stage<'r> {
+    // In the order in which a drop ends them.
+    /// The workers.
+    pub(crate) fleet: Fleet,
+    schedulers: Vec<Scheduler>,
+    /// The database.
+    pub(crate) database: Database,
+    /// What it is made of.
+    pub(crate) rig: &'r Rig,
+}
+
+#[derive(Debug)]
+struct Scheduler {
+    program: Program,
+    address: SocketAddr,
+}
+
+impl<'r> Stage<'r> {
+    /// An empty database and one scheduler.
+    pub(crate) async fn set(rig: &'r Rig) -> anyhow::Result<Self> {
+        Self::on(rig, Database::fresh(rig).await?).await
+    }
+
+    /// A given database and one scheduler.
+    pub(crate) async fn on(rig: &'r Rig, database: Database) -> anyhow::Result<Self> {
+        let mut stage = Self { fleet: Fleet::default(), schedulers: Vec::new(), database, rig };
+        stage.start_scheduler().await?;
+        Ok(stage)
+    }
+
+    /// Starts one more scheduler with its default flags.
+    pub(crate) async fn start_scheduler(&mut self) -> anyhow::Result<()> {
+        self.start_scheduler_at(free_address()?).await
+    }
+
+    /// Kills the first scheduler and starts another one in its place; returns when it listens.
+    pub(crate) async fn replace_scheduler(&mut self) -> anyhow::Result<()> {
+        let mut old = self.schedulers.remove(0);
+        old.program.kill().await?;
+        self.start_scheduler_at(old.address).await
+    }
+
+    async fn start_scheduler_at(&mut self, address: SocketAddr) -> anyhow::Result<()> {
+        let mut command = program::command(&self.rig.program("scheduler"));
+        command.args(["serve", "--listen", &address.to_string()]);
+        command.env("FENCEPOST_DATABASE_URL", self.rig.scheduler_url(&self.database.psql)?);
+        let name = format!("scheduler-{}", self.schedulers.len() + 1);
+        let mut program = Program::start(&name, command, self.rig.logs())?;
+        let started = Instant::now();
+        // It listens when everything else stands.
+        while TcpStream::connect(address).await.is_err() {
+            program.check()?;
+            ensure!(started.elapsed() < READY_BOUND, "the scheduler does not listen after {READY_BOUND:?}");
+            sleep(PAUSE).await;
+        }
+        self.schedulers.push(Scheduler { program, address });
+        Ok(())
+    }
+
+    /// Starts workers, spread over the schedulers.
+    pub(crate) fn start_workers(&mut self, crew: Crew) -> anyhow::Result<()> {
+        let urls: Vec<String> = self.schedulers.iter().map(Scheduler::url).collect();
+        self.fleet.start(self.rig, crew, &urls)
+    }
+
+    /// How to reach the schedulers, the first one first.
+    pub(crate) fn connect_options(&self) -> ConnectOptions {
+        ConnectOptions::new(self.schedulers.iter().map(Scheduler::url))
+    }
+
+    /// A new connection of a producer.
+    pub(crate) async fn client(&self) -> anyhow::Result<Client> {
+        Client::connect(&self.connect_options()).await.context("connect to the scheduler")
+    }
+
+    /// Processes of the schedulers.
+    pub(crate) fn scheduler_pids(&self) -> impl Iterator<Item = u32> {
+        self.schedulers.iter().map(|scheduler| scheduler.program.pid())
+    }
+
+    /// An error if a process has died.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        self.schedulers.iter_mut().try_for_each(|scheduler| scheduler.program.check())?;
+        self.fleet.check()
+    }
+
+    /// Lets time pass, and watches that everything runs.
+    pub(crate) async fn pass(&mut self, time: Duration) -> anyhow::Result<()> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            sleep(end.saturating_duration_since(Instant::now()).min(Duration::from_millis(200))).await;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until so many jobs have succeeded, committed. An error if others are left anywhere but in `ready`.
+    pub(crate) async fn wait_succeeded(&mut self, count: u64) -> anyhow::Result<()> {
+        self.fleet.wait_handled(count).await?;
+        let client = self.client().await?;
+        let began = Instant::now();
+        loop {
+            self.check()?;
+            let queues = client.queue_stats(&[]).await.context("ask for the queue's counts")?;
+            let queue = queues.iter().find(|queue| queue.queue == QUEUE).context("the queue is not there")?;
+            ensure!(queue.dead == 0 && queue.cancelled == 0, "jobs are dead or cancelled: {queue:?}");
+            if u64::try_from(queue.succeeded).unwrap_or_default() >= count {
+                return Ok(());
+            }
+            ensure!(
+                began.elapsed() < SETTLE_BOUND,
+                "handled {count} jobs, but after {SETTLE_BOUND:?} there is {queue:?}"
+            );
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// An error unless exactly so many jobs are ready, and none anywhere else.
+    pub(crate) async fn expect_ready(&self, count: u64) -> anyhow::Result<()> {
+        let queues = self.client().await?.queue_stats(&[]).await.context("ask for the queue's counts")?;
+        let queue = queues.iter().find(|queue| queue.queue == QUEUE).context("the queue is not there")?;
+        let others = queue.scheduled + queue.leased + queue.succeeded + queue.dead + queue.cancelled;
+        ensure!(u64::try_from(queue.ready)? == count && others == 0, "expected {count} ready jobs, not {queue:?}");
+        Ok(())
+    }
+
+    /// Jobs per second over the first `count` that finished: from the first start to the last end, by the database's clock.
+    pub(crate) async fn rate(&self, count: u64) -> anyhow::Result<f64> {
+        let sql = format!(
+            "select count(*), extract(epoch from max(finished_at) - min(started_at)) from (
+                select started_at, finished_at from fencepost.finished where session_no > 0 order by finished_at limit {count}
+            ) f"
+        );
+        let [found, seconds] = self.database.psql.numbers::<2>(&sql).await?;
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+        let expected = count as f64;
+        ensure!((found - expected).abs() < 0.5, "{found} jobs are in finished, not {count}");
+        ensure!(seconds > 0.0, "all jobs finished in the same instant");
+        Ok(found / seconds)
+    }
+
+    /// Stops everything in order, counts what is left over, and removes the database.
+    pub(crate) async fn strike(self, counters: &mut Counters) -> anyhow::Result<Latency> {
+        let latency = self.fleet.stop().await?;
+        for scheduler in self.schedulers {
+            scheduler.program.stop().await?;
+        }
+        // Its connections are closed, so that they have told the server what they did.
+        let dead = "select coalesce(sum(n_dead_tup), 0) from pg_stat_user_tables";
+        let [dead] = self.database.psql.numbers::<1>(dead).await?;
+        counters.set("dead_tuples_left", dead);
+        self.database.remove().await?;
+        Ok(latency)
+    }
+}
+
+impl Scheduler {
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+fn free_address() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
+    Ok(listener.local_addr()?)
+}
