@@ -15,7 +15,7 @@ use tokio::{
 use crate::{latency::Latency, program, program::Program, rig::Rig};
 
 /// No job handled for so long: something is broken.
-pub(crate) const STALL_BOUND: Duration = Duration::from_secs(60);
+pub(crate) const STALL_BOUND: Duration = Duration::from_mins(1);
 
 /// Between two looks at whether a process has died.
 const CHECK_PAUSE: Duration = Duration::from_millis(200);
@@ -36,7 +36,11 @@ pub(crate) const TWO: Crew = Crew { processes: 2, instances: 1, slots: 128 };
 
 /// Running worker processes.
 #[derive(Debug, Default)]
-pub(crate) struct Fleet(Vec<Member>);
+pub(crate) struct Fleet {
+    members: Vec<Member>,
+    /// Jobs that were handled before those that count.
+    before: u64,
+}
 
 #[derive(Debug)]
 struct Member {
@@ -51,7 +55,7 @@ impl Fleet {
     /// Starts a crew; process number n works for scheduler number n, counted round.
     pub(crate) fn start(&mut self, rig: &Rig, crew: Crew, schedulers: &[String]) -> anyhow::Result<()> {
         for n in 0..crew.processes {
-            let name = format!("bench-worker-{}", self.0.len() + 1);
+            let name = format!("bench-worker-{}", self.members.len() + 1);
             let scheduler = schedulers.get(n as usize % schedulers.len().max(1)).context("start a scheduler first")?;
             let mut command = program::command(&rig.program("bench-worker"));
             command.args(["--name", &name, "--scheduler", scheduler, "--slots", &crew.slots.to_string()]);
@@ -59,19 +63,24 @@ impl Fleet {
             let mut program = Program::start(&name, command, rig.logs())?;
             let (tell, handled) = watch::channel(0);
             let reader = tokio::spawn(read(program.output()?, tell));
-            self.0.push(Member { program, handled, reader });
+            self.members.push(Member { program, handled, reader });
         }
         Ok(())
     }
 
     /// Jobs handled so far.
     pub(crate) fn handled(&self) -> u64 {
-        self.0.iter().map(|member| *member.handled.borrow()).sum()
+        self.tally().handled()
+    }
+
+    /// Counts the jobs from now on.
+    pub(crate) fn reset(&mut self) {
+        self.before += self.handled();
     }
 
     /// Something that knows the number of jobs handled, for another task.
     pub(crate) fn tally(&self) -> Tally {
-        Tally(self.0.iter().map(|member| member.handled.clone()).collect())
+        Tally { handled: self.members.iter().map(|member| member.handled.clone()).collect(), before: self.before }
     }
 
     /// Waits until so many jobs are handled in all. An error if nothing moves or a worker dies.
@@ -94,18 +103,18 @@ impl Fleet {
 
     /// An error if a worker has died.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
-        self.0.iter_mut().try_for_each(|member| member.program.check())
+        self.members.iter_mut().try_for_each(|member| member.program.check())
     }
 
     /// Their processes.
     pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().map(|member| member.program.pid())
+        self.members.iter().map(|member| member.program.pid())
     }
 
     /// Lets all drain and end; returns the latencies they saw.
     pub(crate) async fn stop(self) -> anyhow::Result<Latency> {
         let mut latency = Latency::new()?;
-        let stops = self.0.into_iter().map(|member| async {
+        let stops = self.members.into_iter().map(|member| async {
             member.program.stop().await?;
             member.reader.await.context("read a worker's output")?
         });
@@ -118,17 +127,21 @@ impl Fleet {
 
 /// Knows how many jobs were handled.
 #[derive(Debug, Clone)]
-pub(crate) struct Tally(Vec<watch::Receiver<u64>>);
+pub(crate) struct Tally {
+    handled: Vec<watch::Receiver<u64>>,
+    before: u64,
+}
 
 impl Tally {
     /// Jobs handled so far.
     pub(crate) fn handled(&self) -> u64 {
-        self.0.iter().map(|handled| *handled.borrow()).sum()
+        let all: u64 = self.handled.iter().map(|handled| *handled.borrow()).sum();
+        all - self.before
     }
 
     /// Returns when there are more. An error if a worker has ended.
     pub(crate) async fn changed(&mut self) -> anyhow::Result<()> {
-        let changes = self.0.iter_mut().map(|handled| Box::pin(handled.changed()));
+        let changes = self.handled.iter_mut().map(|handled| Box::pin(handled.changed()));
         futures::future::select_all(changes).await.0.context("a worker has ended")
     }
 }

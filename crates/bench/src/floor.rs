@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use queue_core::{KindName, QueueName, SessionId, WorkerName};
 use queue_store::{
-    Claim, ClaimRequest, Conn, EnqueueRow, Hello, Holder, Owner, Registry, Session, SlotRequest, Store, Succeeding,
-    claim, hello, register_scheduler, settle_succeeded,
+    Claim, ClaimRequest, Conn, EnqueueRow, Hello, Holder, Owner, Registry, Renewal, SchedulerId, Session, SlotRequest,
+    Store, Succeeding, claim, hello, register_scheduler, renew, settle_succeeded,
 };
 use tokio::time::Instant;
 
@@ -17,6 +17,7 @@ use crate::{
     database::Database,
     jobs::{Jobs, NOOP, QUEUE},
     latency::Latency,
+    pace::Pace,
     rig::Rig,
 };
 
@@ -51,7 +52,8 @@ impl Floor {
         let (mut enqueue, mut hot) = (store.enqueue().await?, store.hot().await?);
         let job = Jobs::noop()?.plain();
         let lane = Registry::default().register(&mut enqueue, &job).await.context("register a lane")?;
-        let owner = open_session(&mut hot, 1).await?;
+        let scheduler = register_scheduler(&mut hot, "floor", TTL).await.context("register a scheduler")?;
+        let owner = open_session(&mut hot, scheduler).await?;
         Ok(Self { row: EnqueueRow { job, lane, parent: None }, owner, low: 0, enqueue, hot, store, database })
     }
 
@@ -107,6 +109,39 @@ impl Floor {
         Ok(latency)
     }
 
+    /// Times from when a job was due to after its claim, of jobs that are due at this rate; in batches of those that came to be due
+    /// meanwhile.
+    pub(crate) async fn paced(&mut self, rate: f64, time: Duration) -> anyhow::Result<Latency> {
+        let (mut latency, mut pace) = (Latency::new()?, Pace::new(rate, time));
+        while let Some(due) = pace.next(BATCH).await {
+            self.enqueue(due.jobs, due.jobs).await?;
+            let claim = self.claim(due.jobs).await?;
+            for _ in 0..due.jobs {
+                latency.record_since(due.since);
+            }
+            self.settle(&claim).await?;
+        }
+        Ok(latency)
+    }
+
+    /// Bytes of WAL of one renewal of one of so many sessions, when all are renewed in one statement.
+    pub(crate) async fn renewal_wal(&mut self, sessions: u32) -> anyhow::Result<f64> {
+        const ROUNDS: u32 = 10;
+        let mut owners = vec![self.owner];
+        for _ in 1..sessions {
+            owners.push(open_session(&mut self.hot, self.owner.scheduler).await?);
+        }
+        owners.sort();
+        let wal = "select pg_current_wal_lsn() - '0/0'";
+        let [before] = self.database.psql.numbers::<1>(wal).await?;
+        for _ in 0..ROUNDS {
+            let renewed = renew(&mut self.hot, &owners, TTL).await.context("renew sessions")?;
+            ensure!(renewed.iter().all(|renewal| *renewal == Renewal::Renewed), "a session was lost");
+        }
+        let [after] = self.database.psql.numbers::<1>(wal).await?;
+        Ok((after - before) / f64::from(ROUNDS * sessions))
+    }
+
     async fn claim(&mut self, slots: usize) -> anyhow::Result<Claim> {
         let slots = SlotRequest { owner: self.owner, slots: u32::try_from(slots)? };
         let request = ClaimRequest { lanes: vec![(self.row.lane, self.low)], slots: vec![slots], max_bytes: MAX_BYTES };
@@ -136,13 +171,10 @@ impl Floor {
     }
 }
 
-/// Opens a session of a scheduler of its own.
-async fn open_session(conn: &mut Conn, number: u8) -> anyhow::Result<Owner> {
-    let scheduler = register_scheduler(conn, "floor", TTL).await.context("register a scheduler")?;
-    let mut id = [0; 16];
-    id[0] = number;
+/// Opens one more session.
+async fn open_session(conn: &mut Conn, scheduler: SchedulerId) -> anyhow::Result<Owner> {
     let hello_of = Hello {
-        id: SessionId(id),
+        id: SessionId(rand::random()),
         name: WorkerName::new("floor")?,
         build: String::new(),
         queues: vec![QueueName::new(QUEUE)?],

@@ -53,9 +53,9 @@ impl Jobs {
         self.with(payload::stamped())
     }
 
-    /// So many jobs.
-    pub(crate) fn batch(&self, count: usize) -> Vec<NewJob> {
-        (0..count).map(|_| self.plain()).collect()
+    /// One job with an idempotency key of its own: text of the length of a UUID.
+    pub(crate) fn keyed(&self, number: u64) -> Result<NewJob, Invalid> {
+        self.plain().with_key(&format!("bench-{number:030}"))
     }
 
     fn with(&self, payload: Bytes) -> NewJob {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use client::{Client, ConnectOptions};
+use client::{Client, ConnectOptions, v1::QueueStats};
 use tokio::{
     net::TcpStream,
     time::{Instant, sleep},
@@ -27,7 +27,7 @@ use crate::{
 const READY_BOUND: Duration = Duration::from_secs(30);
 
 /// For the last results to be committed once all handlers have run.
-const SETTLE_BOUND: Duration = Duration::from_secs(60);
+const SETTLE_BOUND: Duration = Duration::from_mins(1);
 
 /// Between two looks at something that is about to happen.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -43,6 +43,16 @@ pub(crate) struct Stage<'r> {
     pub(crate) database: Database,
     /// What it is made of.
     pub(crate) rig: &'r Rig,
+    mark: Mark,
+}
+
+/// Where the jobs that count begin.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mark {
+    /// Sessions up to this number do not count.
+    session_no: u64,
+    /// So many jobs had succeeded.
+    succeeded: u64,
 }
 
 #[derive(Debug)]
@@ -59,7 +69,7 @@ impl<'r> Stage<'r> {
 
     /// A given database and one scheduler.
     pub(crate) async fn on(rig: &'r Rig, database: Database) -> anyhow::Result<Self> {
-        let mut stage = Self { fleet: Fleet::default(), schedulers: Vec::new(), database, rig };
+        let mut stage = Self { fleet: Fleet::default(), schedulers: Vec::new(), database, rig, mark: Mark::default() };
         stage.start_scheduler().await?;
         Ok(stage)
     }
@@ -69,14 +79,15 @@ impl<'r> Stage<'r> {
         self.start_scheduler_at(free_address()?).await
     }
 
-    /// Kills the first scheduler and starts another one in its place; returns when it listens.
-    pub(crate) async fn replace_scheduler(&mut self) -> anyhow::Result<()> {
+    /// Kills the first scheduler without a goodbye, and returns where it was.
+    pub(crate) async fn kill_scheduler(&mut self) -> anyhow::Result<SocketAddr> {
         let mut old = self.schedulers.remove(0);
         old.program.kill().await?;
-        self.start_scheduler_at(old.address).await
+        Ok(old.address)
     }
 
-    async fn start_scheduler_at(&mut self, address: SocketAddr) -> anyhow::Result<()> {
+    /// Starts a scheduler with its default flags; returns when it listens.
+    pub(crate) async fn start_scheduler_at(&mut self, address: SocketAddr) -> anyhow::Result<()> {
         let mut command = program::command(&self.rig.program("scheduler"));
         command.args(["serve", "--listen", &address.to_string()]);
         command.env("FENCEPOST_DATABASE_URL", self.rig.scheduler_url(&self.database.psql)?);
@@ -137,10 +148,9 @@ impl<'r> Stage<'r> {
         let began = Instant::now();
         loop {
             self.check()?;
-            let queues = client.queue_stats(&[]).await.context("ask for the queue's counts")?;
-            let queue = queues.iter().find(|queue| queue.queue == QUEUE).context("the queue is not there")?;
+            let queue = counts(&client).await?;
             ensure!(queue.dead == 0 && queue.cancelled == 0, "jobs are dead or cancelled: {queue:?}");
-            if u64::try_from(queue.succeeded).unwrap_or_default() >= count {
+            if u64::try_from(queue.succeeded)? >= self.mark.succeeded + count {
                 return Ok(());
             }
             ensure!(
@@ -153,18 +163,55 @@ impl<'r> Stage<'r> {
 
     /// An error unless exactly so many jobs are ready, and none anywhere else.
     pub(crate) async fn expect_ready(&self, count: u64) -> anyhow::Result<()> {
-        let queues = self.client().await?.queue_stats(&[]).await.context("ask for the queue's counts")?;
-        let queue = queues.iter().find(|queue| queue.queue == QUEUE).context("the queue is not there")?;
+        let queue = counts(&self.client().await?).await?;
         let others = queue.scheduled + queue.leased + queue.succeeded + queue.dead + queue.cancelled;
         ensure!(u64::try_from(queue.ready)? == count && others == 0, "expected {count} ready jobs, not {queue:?}");
         Ok(())
     }
 
+    /// Ends the workers; from now on only jobs count that later ones run.
+    pub(crate) async fn mark(&mut self) -> anyhow::Result<()> {
+        std::mem::take(&mut self.fleet).stop().await?;
+        let last = self.database.psql.row("select coalesce(max(session_no), 0) from fencepost.worker").await?;
+        let succeeded = u64::try_from(counts(&self.client().await?).await?.succeeded)?;
+        self.mark = Mark { session_no: last.concat().parse().context("read the last session")?, succeeded };
+        Ok(())
+    }
+
+    /// Waits until so many worker sessions are open.
+    pub(crate) async fn wait_sessions(&mut self, count: u32) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let [open] =
+                self.database.psql.numbers::<1>("select count(*) from fencepost.worker_session where not dead").await?;
+            if open >= f64::from(count) {
+                return Ok(());
+            }
+            self.check()?;
+            ensure!(began.elapsed() < READY_BOUND, "{open} of {count} workers are connected after {READY_BOUND:?}");
+        }
+    }
+
+    /// Waits until workers hold so many jobs.
+    pub(crate) async fn wait_leased(&mut self, count: u64) -> anyhow::Result<()> {
+        let (client, began) = (self.client().await?, Instant::now());
+        loop {
+            let queue = counts(&client).await?;
+            if u64::try_from(queue.leased)? == count {
+                return Ok(());
+            }
+            self.check()?;
+            ensure!(began.elapsed() < READY_BOUND, "after {READY_BOUND:?} there is {queue:?}, not {count} held jobs");
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
     /// Jobs per second over the first `count` that finished: from the first start to the last end, by the database's clock.
     pub(crate) async fn rate(&self, count: u64) -> anyhow::Result<f64> {
+        let since = self.mark.session_no;
         let sql = format!(
             "select count(*), extract(epoch from max(finished_at) - min(started_at)) from (
-                select started_at, finished_at from fencepost.finished where session_no > 0 order by finished_at limit {count}
+                select started_at, finished_at from fencepost.finished where session_no > {since} order by finished_at limit {count}
             ) f"
         );
         let [found, seconds] = self.database.psql.numbers::<2>(&sql).await?;
@@ -188,6 +235,12 @@ impl<'r> Stage<'r> {
         self.database.remove().await?;
         Ok(latency)
     }
+}
+
+/// Where the measured jobs are.
+async fn counts(client: &Client) -> anyhow::Result<QueueStats> {
+    let queues = client.queue_stats(&[]).await.context("ask for the queue's counts")?;
+    queues.into_iter().find(|queue| queue.queue == QUEUE).context("the queue is not there")
 }
 
 impl Scheduler {

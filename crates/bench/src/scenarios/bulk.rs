@@ -29,12 +29,12 @@ async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     let mut stage = Stage::set(rig).await?;
     let noop = Jobs::noop()?;
     // The first job of a lane registers it, and connections are opened.
-    load::fill(&stage, load::BATCH as u64, |_| noop.plain()).await?;
+    load::fill(&stage, load::BATCH as u64, |_| Ok(noop.plain())).await?;
     let meter = Meter::start(&stage).await?;
     let began = Instant::now();
-    load::fill(&stage, jobs, |_| noop.plain()).await?;
+    load::fill(&stage, jobs, |_| Ok(noop.plain())).await?;
     let seconds = began.elapsed().as_secs_f64();
-    let mut counters = meter.stop(&stage, jobs).await?;
+    let mut counters = meter.span(&stage).await?.per_job(jobs);
     stage.expect_ready(jobs + load::BATCH as u64).await?;
     stage.check()?;
     stage.strike(&mut counters).await?;

@@ -4,7 +4,7 @@ use crate::{
     fleet, floor,
     jobs::Jobs,
     load,
-    meter::Meter,
+    meter::{self, Meter},
     rig::Rig,
     scenario::{Better, Group, Sample, Scenario},
     stage::Stage,
@@ -22,21 +22,43 @@ pub(crate) const SCENARIO: Scenario = Scenario {
 };
 
 /// Jobs of the backlog.
-pub(crate) fn size(rig: &Rig) -> u64 {
+pub(super) fn size(rig: &Rig) -> u64 {
     rig.scaled(200_000, 50_000)
 }
 
 async fn run(rig: &Rig) -> anyhow::Result<Sample> {
-    let jobs = size(rig);
-    let floor = floor::drain(rig, jobs).await?;
-    let mut stage = Stage::set(rig).await?;
+    let floor = floor::drain(rig, size(rig)).await?;
+    Ok(Sample { floor: Some(floor), ..plain(rig).await? })
+}
+
+/// The drain in a system that holds nothing else.
+pub(super) async fn plain(rig: &Rig) -> anyhow::Result<Sample> {
+    let stage = Stage::set(rig).await?;
+    preload(&stage, size(rig)).await?;
+    measured(stage, size(rig)).await
+}
+
+/// Enqueues the backlog.
+pub(super) async fn preload(stage: &Stage<'_>, jobs: u64) -> anyhow::Result<()> {
     let noop = Jobs::noop()?;
-    load::fill(&stage, jobs, |_| noop.plain()).await?;
+    load::fill(stage, jobs, |_| Ok(noop.plain())).await
+}
+
+/// Starts workers on jobs that are there, and measures the first so many.
+pub(super) async fn measured(mut stage: Stage<'_>, jobs: u64) -> anyhow::Result<Sample> {
     let meter = Meter::start(&stage).await?;
     stage.start_workers(fleet::TWO)?;
     stage.wait_succeeded(jobs).await?;
-    let mut counters = meter.stop(&stage, jobs).await?;
+    // More than these where more are there.
+    let done = stage.fleet.handled();
+    let mut counters = meter.span(&stage).await?.per_job(done);
     let value = stage.rate(jobs).await?;
+    for name in ["claim", "settle_succeeded"] {
+        if let Some([_, mean_ms, max_ms]) = meter::statement(&stage, name).await? {
+            counters.set(format!("{name}_mean_ms"), mean_ms);
+            counters.set(format!("{name}_max_ms"), max_ms);
+        }
+    }
     stage.strike(&mut counters).await?;
-    Ok(Sample { value, floor: Some(floor), counters })
+    Ok(Sample { value, floor: None, counters })
 }

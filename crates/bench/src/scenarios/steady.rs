@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    counters::Counters,
     fleet, floor,
     jobs::Jobs,
     load::{self, Window},
@@ -32,11 +33,12 @@ const FLOOR_JOBS: (u64, u64) = (200_000, 30_000);
 async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     let floor = floor::cycle(rig, rig.scaled(FLOOR_JOBS.0, FLOOR_JOBS.1)).await?;
     let (value, counters) = throughput(rig, Duration::from_secs(rig.scaled(60, 5))).await?;
+    rig.note_steady_rate(value).await;
     Ok(Sample { value, floor: Some(floor), counters })
 }
 
 /// Jobs per second over so long, and what was counted.
-pub(crate) async fn throughput(rig: &Rig, time: Duration) -> anyhow::Result<(f64, crate::counters::Counters)> {
+pub(crate) async fn throughput(rig: &Rig, time: Duration) -> anyhow::Result<(f64, Counters)> {
     let mut stage = Stage::set(rig).await?;
     let noop = Jobs::noop()?;
     stage.start_workers(fleet::TWO)?;
@@ -44,7 +46,7 @@ pub(crate) async fn throughput(rig: &Rig, time: Duration) -> anyhow::Result<(f64
     let window = Window { outstanding: OUTSTANDING, time };
     let jobs = load::circulate(&stage, window, || noop.plain()).await?;
     stage.wait_succeeded(jobs).await?;
-    let mut counters = meter.stop(&stage, jobs).await?;
+    let mut counters = meter.span(&stage).await?.per_job(jobs);
     let value = stage.rate(jobs).await?;
     stage.strike(&mut counters).await?;
     Ok((value, counters))

@@ -53,7 +53,7 @@ async fn run(rig: &Rig) -> anyhow::Result<Sample> {
         latency.add(&caller.await.context("wait for a caller")??);
     }
     let (jobs, seconds) = (latency.count(), began.elapsed().as_secs_f64());
-    let mut counters = meter.stop(&stage, jobs).await?;
+    let mut counters = meter.span(&stage).await?.per_job(jobs);
     counters.set("call_p50_ms", latency.quantile_ms(0.5));
     counters.set("call_p99_ms", latency.quantile_ms(0.99));
     stage.check()?;

@@ -1,0 +1,61 @@
+//! `heartbeats`: what it costs that many jobs run and nothing else happens.
+
+use std::time::Duration;
+
+use crate::{
+    fleet::Crew,
+    floor::Floor,
+    jobs::Jobs,
+    load,
+    meter::{self, Meter},
+    rig::Rig,
+    scenario::{Better, Group, Sample, Scenario},
+    stage::Stage,
+};
+
+/// The scenario.
+pub(crate) const SCENARIO: Scenario = Scenario {
+    name: "heartbeats",
+    about: "WAL per worker and beat, 100 workers that run 100 jobs each",
+    group: Group::Main,
+    unit: "B",
+    better: Better::Lower,
+    floor: "WAL of the renewal of 100 sessions in one SQL statement, for each of them",
+    run: |rig| Box::pin(run(rig)),
+};
+
+/// A hundred workers of a hundred slots, in four processes.
+const CREW: Crew = Crew { processes: 4, instances: 25, slots: 100 };
+
+/// Workers in all.
+pub(super) const WORKERS: u32 = CREW.processes * CREW.instances;
+
+/// Between two beats of a worker, by the scheduler's default flags.
+const BEAT: Duration = Duration::from_secs(5);
+
+async fn run(rig: &Rig) -> anyhow::Result<Sample> {
+    let mut floor = Floor::open(rig).await?;
+    let bare = floor.renewal_wal(WORKERS).await?;
+    floor.close().await?;
+    let jobs = u64::from(WORKERS * CREW.slots);
+    let mut stage = Stage::set(rig).await?;
+    let hold = Jobs::hold()?;
+    load::fill(&stage, jobs, |_| Ok(hold.plain())).await?;
+    stage.start_workers(CREW)?;
+    stage.wait_leased(jobs).await?;
+    // Whole beats, after one in which what was left to do is done.
+    stage.pass(BEAT).await?;
+    let beats = rig.scaled(12, 2);
+    let renewals = meter::statement(&stage, "renew").await?;
+    let meter = Meter::start(&stage).await?;
+    stage.pass(BEAT * beats).await?;
+    let span = meter.span(&stage).await?;
+    let mut counters = span.per_second();
+    if let (Some([before, ..]), Some([after, mean_ms, _])) = (renewals, meter::statement(&stage, "renew").await?) {
+        counters.set("renew_statements_per_beat", (after - before) / f64::from(beats));
+        counters.set("renew_mean_ms", mean_ms);
+    }
+    stage.wait_leased(jobs).await?;
+    stage.strike(&mut counters).await?;
+    Ok(Sample { value: span.wal / f64::from(WORKERS * beats), floor: Some(bare), counters })
+}
