@@ -1,5 +1,6 @@
 //! The flags of the stock worker.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -9,6 +10,7 @@ use telemetry::TelemetryArgs;
 use worker::{DEFAULT_MAX_MESSAGE_BYTES, Worker};
 
 use crate::command::Command;
+use crate::groups::Groups;
 use crate::{exec, http};
 
 const EXAMPLES: &str = "\
@@ -18,7 +20,8 @@ FENCEPOST_HEADER_<NAME> and TRACEPARENT in its environment, and no other FENCEPO
 directly, not by a shell; quotes and backslashes work as in one. Exit status 0 is success and standard output the \
 result (at most 1 MiB); 65 and 100 give the job up; any other status, such as 75, and any signal is a failure that is \
 tried again. The end of standard error is the error text. On a lost lease, a timeout or a drain its process group \
-gets SIGTERM and a second later SIGKILL; nothing of the group outlives the attempt.
+gets SIGTERM and a second later SIGKILL; nothing of the group outlives the attempt. Should the worker itself be killed, \
+a process of its own, `worker guard`, ends the groups.
 
 Http handlers: the payload is sent by POST, with Idempotency-Key, Fencepost-Job-Id, Fencepost-Fencing-Token, \
 Fencepost-Attempt, traceparent and the job's headers. 2xx is success and the body the result (at most 1 MiB); 408, 425, \
@@ -75,8 +78,13 @@ pub struct Args {
 }
 
 impl Args {
-    /// The worker that the flags describe.
-    pub fn worker(self) -> anyhow::Result<Worker> {
+    /// Whether any handler is a command.
+    pub fn has_commands(&self) -> bool {
+        !self.exec.is_empty()
+    }
+
+    /// The worker that the flags describe; its commands run in these groups.
+    pub fn worker(self, groups: &Arc<Groups>) -> anyhow::Result<Worker> {
         let kinds: Vec<&String> =
             self.exec.iter().map(|(kind, _)| kind).chain(self.http.iter().map(|(k, _)| k)).collect();
         ensure!(!kinds.is_empty(), "give at least one handler: --exec KIND=COMMAND or --http KIND=URL");
@@ -102,7 +110,7 @@ impl Args {
         }
         for (kind, command) in self.exec {
             let effect = self.effect.contains(&kind);
-            builder = builder.handler(kind, exec::handler(command, effect));
+            builder = builder.handler(kind, exec::handler(command, groups.clone(), effect));
         }
         let client = http::client().context("set up the HTTP client")?;
         for (kind, url) in self.http {
@@ -130,6 +138,8 @@ fn parse_http(text: &str) -> Result<(String, reqwest::Url), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use clap::{CommandFactory, Parser};
 
     use super::Args;
@@ -161,7 +171,7 @@ mod tests {
     #[test]
     fn a_worker_without_handlers_or_with_an_effect_without_handler_is_refused() {
         for args in [vec!["worker"], vec!["worker", "--exec", "a=cat", "--effect", "b"]] {
-            assert!(Args::parse_from(args).worker().is_err());
+            assert!(Args::parse_from(args).worker(&Arc::default()).is_err());
         }
     }
 }

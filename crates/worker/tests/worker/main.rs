@@ -6,4 +6,5 @@ mod lease;
 mod reconnect;
 mod setup;
 mod stock;
+mod stock_guard;
 mod stock_http;

@@ -50,13 +50,16 @@ pub fn failed(outcome: Outcome) -> Failed {
     }
 }
 
-fn signal(worker: &Child, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(worker.id().unwrap()).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
+pub fn signal(worker: &Child, signal: Signal) {
+    kill_process(pid(worker), signal).unwrap();
+}
+
+pub fn pid(worker: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(worker.id().unwrap()).unwrap()).unwrap()
 }
 
 /// The process whose number a command wrote into this file, once it has.
-async fn written_pid(file: &Path) -> Pid {
+pub async fn written_pid(file: &Path) -> Pid {
     let read = async {
         loop {
             if let Some(pid) = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()) {
@@ -68,7 +71,7 @@ async fn written_pid(file: &Path) -> Pid {
     patiently("a process id", read).await
 }
 
-async fn gone(pid: Pid) {
+pub async fn gone(pid: Pid) {
     let wait = async {
         while test_kill_process(pid).is_ok() && !is_zombie(pid) {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -78,7 +81,7 @@ async fn gone(pid: Pid) {
 }
 
 /// Without an init process that reaps them, orphans stay as zombies.
-fn is_zombie(pid: Pid) -> bool {
+pub fn is_zombie(pid: Pid) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
