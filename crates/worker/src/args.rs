@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::Parser;
 use lifecycle::ConnectArgs;
 use telemetry::TelemetryArgs;
@@ -91,6 +91,9 @@ impl Args {
         for kind in &self.effect {
             ensure!(kinds.contains(&kind), "--effect {kind}: there is no handler for this kind");
         }
+        for (kind, command) in &self.exec {
+            command.check().map_err(|problem| anyhow!("--exec {kind}: {problem}"))?;
+        }
         tracing::info!(
             queues = self.queues.join(","),
             concurrency = self.concurrency,
@@ -172,6 +175,16 @@ mod tests {
     fn a_worker_without_handlers_or_with_an_effect_without_handler_is_refused() {
         for args in [vec!["worker"], vec!["worker", "--exec", "a=cat", "--effect", "b"]] {
             assert!(Args::parse_from(args).worker(&Arc::default()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_command_that_cannot_be_run_is_refused_naming_flag_and_program() {
+        for program in ["/nonexistent/x", "nonexistent-x"] {
+            let args = ["worker", "--exec", "a=cat", "--exec", &format!("k={program} -v")];
+            let error = Args::parse_from(args).worker(&Arc::default()).err().map(|error| error.to_string());
+            let error = error.unwrap_or_default();
+            assert!(error.starts_with(&format!("--exec k: cannot run {program}: ")), "{error}");
         }
     }
 }

@@ -36,9 +36,11 @@ pub fn handler(
 }
 
 async fn run(command: Command, groups: Arc<Groups>, job: Context, is_effect: bool) -> Result<Success, HandlerError> {
-    let mut child = process(&command, &job)
-        .spawn()
-        .map_err(|error| HandlerError::retryable("exec_failed", format!("cannot run {}: {error}", command.program)))?;
+    let mut child = process(&command, &job).spawn().map_err(|error| {
+        // It could be run when the worker started.
+        tracing::warn!(program = command.program, %error, "cannot run a command");
+        HandlerError::retryable("exec_failed", format!("cannot run {}: {error}", command.program))
+    })?;
     let (Some(group), Some(pipes)) = (Group::of(&child, &groups), Pipes::of(&mut child)) else {
         return Err(HandlerError::retryable("exec_failed", "the command has no number or no pipes"));
     };

@@ -121,6 +121,9 @@ async fn exec_gives_payload_and_environment_and_takes_output_as_result_and_effec
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exec_status_decides_and_output_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    std::fs::copy("/bin/true", &program).unwrap();
     let (worker, mut session, _fake) = start(&[
         "--exec",
         "retry=sh -c 'echo first >&2; printf \"bad \\342\" >&2; exit 75'",
@@ -135,13 +138,14 @@ async fn exec_status_decides_and_output_is_bounded() {
         "--exec",
         "large=head -c 2000000 /dev/zero",
         "--exec",
-        "missing=/no/such/program",
+        &format!("missing={}", program.display()),
         "--exec",
         "deaf=sh -c 'exit 0'",
         "--exec",
         "orphan=sh -c 'sleep 1000 & echo out'",
     ])
     .await;
+    std::fs::remove_file(&program).unwrap();
     let cases = [
         ("retry", "exit_75", true),
         ("other", "exit_1", true),
@@ -156,6 +160,9 @@ async fn exec_status_decides_and_output_is_bounded() {
         assert_eq!((failed.code.as_str(), failed.retryable), (code, retryable), "{kind}");
         if kind == "retry" {
             assert_eq!(failed.message, "first\nbad \u{fffd}");
+        }
+        if kind == "missing" {
+            assert!(failed.message.contains(program.to_str().unwrap()), "{}", failed.message);
         }
     }
     let deaf = v1::Grant { payload: vec![0; 1 << 20].into(), ..grant(20, "deaf") };
