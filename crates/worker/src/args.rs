@@ -23,9 +23,11 @@ tried again. The end of standard error is the error text. On a lost lease, a tim
 gets SIGTERM and a second later SIGKILL; nothing of the group outlives the attempt. Should the worker itself be killed, \
 a process of its own, `worker guard`, ends the groups.
 
-Http handlers: the payload is sent by POST, with Idempotency-Key, Fencepost-Job-Id, Fencepost-Fencing-Token, \
-Fencepost-Attempt, traceparent and the job's headers. 2xx is success and the body the result (at most 1 MiB); 408, 425, \
-429 and 5xx are tried again, after Retry-After if it is given; everything else gives the job up. Redirects are not followed.
+Http handlers: the payload is sent by POST, with Idempotency-Key (bytes other than visible ASCII, and %, as %XX), \
+Fencepost-Job-Id, Fencepost-Fencing-Token, Fencepost-Attempt, traceparent and the job's headers. Where both are set, \
+these headers and the credentials of the URL win over the job's; a job's header that HTTP cannot carry gives the job up. \
+2xx is success and the body the result (at most 1 MiB); 408, 425, 429 and 5xx are tried again, after Retry-After if it is \
+given; everything else gives the job up. Redirects are not followed.
 
 Examples:
   worker --exec 'thumbnail=convert - -resize 200x200 png:-' --queue images

@@ -3,21 +3,18 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use worker::{Context, HandlerError, Success};
 
+use crate::headers::headers;
 use crate::output::{MAX_ERROR_BYTES, MAX_RESULT_BYTES, success, tail_text, too_large};
 
 /// How long a connection may take to come about. The whole exchange is bounded by the job's timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest Retry-After that is honoured; the protocol allows no longer one.
 const MAX_RETRY_AFTER: Duration = queue_core::MAX_WAIT;
-/// Headers of a job that would break the exchange, or that the worker sets itself.
-const NOT_PASSED: [&str; 8] =
-    ["connection", "content-length", "expect", "host", "idempotency-key", "te", "transfer-encoding", "upgrade"];
-
 type Run = Pin<Box<dyn Future<Output = Result<Success, HandlerError>> + Send>>;
 
 /// The client that all handlers share.
@@ -48,7 +45,8 @@ async fn run(client: Client, url: Url, job: Context, is_effect: bool) -> Result<
 }
 
 async fn exchange(client: Client, url: Url, job: &Context, is_effect: bool) -> Result<Success, HandlerError> {
-    let request = client.post(url).headers(headers(job)).body(job.payload().clone());
+    let headers = headers(job, &url)?;
+    let request = client.post(url).headers(headers).body(job.payload().clone());
     let mut response = request.send().await.map_err(broken)?;
     let status = response.status();
     if status.is_success() {
@@ -77,34 +75,6 @@ fn failure(status: StatusCode, text: &str, retry_after: Option<Duration>) -> Han
 fn may_help_later(status: StatusCode) -> bool {
     let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
     status.is_server_error() || passing.contains(&status)
-}
-
-fn headers(job: &Context) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    for (name, value) in job.headers() {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value))
-            && !NOT_PASSED.contains(&name.as_str())
-        {
-            headers.insert(name, value);
-        }
-    }
-    // A job without a key has its identity, which is the same for every attempt as well.
-    let key = job.idempotency_key().map_or_else(|| format!("job-{}", job.job_id()), str::to_owned);
-    let traceparent = telemetry::current_traceparent().or_else(|| job.traceparent().map(str::to_owned));
-    let own = [
-        ("idempotency-key", Some(key)),
-        ("fencepost-job-id", Some(job.job_id().to_string())),
-        ("fencepost-fencing-token", Some(job.token().to_string())),
-        ("fencepost-attempt", Some(job.attempt().to_string())),
-        ("traceparent", traceparent),
-    ];
-    for (name, value) in own {
-        if let Some(Ok(value)) = value.map(HeaderValue::try_from) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
-    }
-    headers
 }
 
 /// The body up to `max` bytes, and a little more if it is larger.
@@ -146,6 +116,8 @@ fn broken(error: reqwest::Error) -> HandlerError {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::HeaderValue;
+
     use super::*;
 
     fn after(retry: &str, date: Option<&str>) -> Option<Duration> {

@@ -7,6 +7,7 @@ mod exec;
 mod group;
 mod groups;
 mod guard;
+mod headers;
 mod http;
 mod output;
 

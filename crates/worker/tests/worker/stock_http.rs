@@ -24,6 +24,10 @@ async fn serve() -> (String, Arc<Notify>) {
         .route("/echo", post(echo))
         .route("/status/{status}", post(|Path(status): Path<u16>| async move { plain(status) }))
         .route("/busy/{after}", post(busy))
+        .route(
+            "/authorization",
+            post(|headers: HeaderMap| async move { format!("{:?}", headers.get("authorization")) }),
+        )
         .route("/large", post(|| async { vec![b'x'; 2 << 20] }))
         .route("/hang", post(hang))
         .with_state(aborted.clone());
@@ -75,6 +79,27 @@ async fn http_posts_the_payload_with_key_and_headers_and_takes_the_body_as_resul
     assert_eq!(result.effect, None);
     let without_key = succeeded(outcome(&mut session, grant(2, "echo")).await);
     assert!(without_key.result.unwrap().starts_with(b"job-2 - "));
+    drop(worker);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_sends_any_key_and_no_header_of_a_job_in_place_of_the_operators() {
+    let (url, _) = serve().await;
+    let authorized = url.replace("http://", "http://operator:secret@");
+    let echo = format!("echo={url}/echo");
+    let handlers = ["--http", &echo, "--http", &format!("authorized={authorized}/authorization")];
+    let (worker, mut session, _fake) = start(&handlers).await;
+    let key = Some("a\nb 100% \u{e9}".to_owned());
+    let result = succeeded(outcome(&mut session, v1::Grant { idempotency_key: key, ..grant(1, "echo") }).await);
+    assert!(result.result.unwrap().starts_with(b"a%0Ab%20100%25%20%C3%A9 - "));
+    let headers = [("Authorization".to_owned(), "Bearer job".to_owned())].into();
+    let result = succeeded(outcome(&mut session, v1::Grant { headers, ..grant(2, "authorized") }).await);
+    let header = String::from_utf8(result.result.unwrap().to_vec()).unwrap();
+    assert!(header.contains("Basic "), "{header}");
+    let headers = [("x-note".to_owned(), "a\nb".to_owned())].into();
+    let failed = failed(outcome(&mut session, v1::Grant { headers, ..grant(3, "echo") }).await);
+    assert_eq!((failed.code.as_str(), failed.retryable), ("unsendable_header", false));
+    assert!(failed.message.contains("x-note"), "{}", failed.message);
     drop(worker);
 }
 
