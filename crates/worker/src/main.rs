@@ -17,6 +17,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Parser;
 use lifecycle::Shutdown;
+use worker::Report;
 
 use crate::args::Args;
 use crate::groups::Groups;
@@ -46,12 +47,29 @@ async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     } else {
         worker.run(shutdown).await
     };
-    let report = report.context("work")?;
-    anyhow::ensure!(
-        report.unacknowledged.is_empty(),
-        "stopped with {} jobs whose results no scheduler acknowledged, the first one {}; they are given back and run again",
+    acknowledged(&report.context("work")?)
+}
+
+/// Fails if results are left that may not have arrived, and says what becomes of their jobs.
+fn acknowledged(report: &Report) -> anyhow::Result<()> {
+    let Some((first, _)) = report.unacknowledged.first() else { return Ok(()) };
+    anyhow::bail!(
+        "stopped with {} jobs whose results no scheduler acknowledged, the first one {first}; a result that has not \
+        arrived is a lost lease: its job runs again, or is dead if it has lost as many as it may",
         report.unacknowledged.len(),
-        report.unacknowledged.first().map_or_else(String::new, |(job, _)| job.to_string()),
     );
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stops_with_unacknowledged_results_promises_no_more_than_holds() {
+        assert!(acknowledged(&Report::default()).is_ok());
+        let unacknowledged = vec![(7.try_into().unwrap(), 70.try_into().unwrap())];
+        let error = acknowledged(&Report { unacknowledged, handlers_left: 0 }).unwrap_err().to_string();
+        assert!(error.contains("1 jobs") && error.contains("the first one 7"), "{error}");
+        assert!(error.contains("or is dead"), "{error}");
+    }
 }

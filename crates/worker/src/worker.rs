@@ -47,7 +47,10 @@ pub enum Error {
 /// How a worker ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Leases that were still held: their results were not acknowledged in time. They are given back and run again.
+    /// Leases that were still held: their results were not acknowledged in time.
+    ///
+    /// Where neither result nor farewell arrived, the lease is lost: the job runs again, or is dead if it has lost as many
+    /// as it may.
     pub unacknowledged: Vec<(JobId, Token)>,
     /// Handlers that had not returned.
     pub handlers_left: usize,
