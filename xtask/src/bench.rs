@@ -30,6 +30,9 @@ pub struct Args {
     /// Runs of each scenario; the median counts. 3, or 1 with --quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: Option<u32>,
+    /// Runs the optimised programs as they were built last.
+    #[arg(long)]
+    no_build: bool,
     /// Lists the scenarios.
     #[arg(long)]
     list: bool,
@@ -40,7 +43,9 @@ pub struct Args {
 
 /// Runs the bench. An error if a scenario is broken, never because of a figure.
 pub async fn run(args: &Args, interrupt: &mut Interrupt) -> anyhow::Result<ExitCode> {
-    build(interrupt).await?;
+    if !args.no_build {
+        build(interrupt).await?;
+    }
     if args.list {
         run::success(command(args), interrupt).await?;
         return Ok(ExitCode::SUCCESS);
