@@ -1,16 +1,20 @@
 //! The flags of the stock worker.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, ensure};
 use clap::Parser;
-use lifecycle::ConnectArgs;
+use lifecycle::{ConnectArgs, check_duration, check_range};
+use queue_core::{MAX_CAPACITY, MAX_SESSION_QUEUES, QueueName, WorkerName};
 use telemetry::TelemetryArgs;
-use worker::{DEFAULT_MAX_MESSAGE_BYTES, Worker};
+use worker::{
+    DEFAULT_MAX_MESSAGE_BYTES, MAX_DRAIN_GRACE, MAX_MAX_MESSAGE_BYTES, MIN_MAX_MESSAGE_BYTES, Worker, WorkerBuilder,
+};
 
-use crate::command::Command;
 use crate::groups::Groups;
+use crate::handlers::Handlers;
 use crate::{exec, http};
 
 const EXAMPLES: &str = "\
@@ -39,13 +43,13 @@ Examples:
 #[command(name = "worker", version, after_help = EXAMPLES)]
 pub struct Args {
     /// Runs a command for each job of a kind. May be repeated; in the variable, one a line.
-    #[arg(long, env = "FENCEPOST_EXEC", value_name = "KIND=COMMAND", value_delimiter = '\n', value_parser = parse_exec)]
-    exec: Vec<(String, Command)>,
+    #[arg(long, env = "FENCEPOST_EXEC", value_name = "KIND=COMMAND", value_delimiter = '\n')]
+    exec: Vec<String>,
 
     /// Posts each job of a kind to a URL. May be repeated; in the variable, one a line.
-    #[arg(long, env = "FENCEPOST_HTTP", value_name = "KIND=URL", value_delimiter = '\n', value_parser = parse_http)]
+    #[arg(long, env = "FENCEPOST_HTTP", value_name = "KIND=URL", value_delimiter = '\n')]
     #[arg(hide_env_values = true)]
-    http: Vec<(String, reqwest::Url)>,
+    http: Vec<String>,
 
     /// Kinds whose result is also committed as the job's effect, once per idempotency key.
     #[arg(long, env = "FENCEPOST_EFFECT", value_name = "KIND", value_delimiter = ',')]
@@ -53,16 +57,16 @@ pub struct Args {
 
     /// Queues to work on, the most important first.
     #[arg(long = "queue", visible_alias = "queues", env = "FENCEPOST_QUEUES", value_name = "QUEUE")]
-    #[arg(value_delimiter = ',', default_value = "default")]
-    queues: Vec<String>,
+    #[arg(value_delimiter = ',', default_value = "default", value_parser = parse_queue)]
+    queues: Vec<QueueName>,
 
     /// Jobs that run at once.
     #[arg(long, env = "WORKER_CONCURRENCY", default_value_t = worker::DEFAULT_CONCURRENCY)]
     concurrency: u32,
 
     /// Name for people; identifies nothing. Default: host and process.
-    #[arg(long, env = "FENCEPOST_WORKER_NAME")]
-    name: Option<String>,
+    #[arg(long, env = "FENCEPOST_WORKER_NAME", value_parser = parse_name)]
+    name: Option<WorkerName>,
 
     /// How long running jobs may go on after SIGTERM. Keep what kills the process at least 10 s above it.
     #[arg(long, env = "FENCEPOST_DRAIN_GRACE", default_value = "25s", value_parser = lifecycle::duration)]
@@ -80,65 +84,76 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether any handler is a command.
-    pub fn has_commands(&self) -> bool {
-        !self.exec.is_empty()
+    /// The handlers, checked.
+    pub fn handlers(&self) -> anyhow::Result<Handlers> {
+        let handlers = Handlers::parse(&self.exec, &self.http)?;
+        for kind in &self.effect {
+            let known = handlers.kinds().any(|known| known.as_str() == kind);
+            ensure!(known, "--effect {kind}: there is no handler for this kind");
+        }
+        Ok(handlers)
     }
 
-    /// The worker that the flags describe; its commands run in these groups.
-    pub fn worker(self, groups: &Arc<Groups>) -> anyhow::Result<Worker> {
-        let kinds: Vec<&String> =
-            self.exec.iter().map(|(kind, _)| kind).chain(self.http.iter().map(|(k, _)| k)).collect();
-        ensure!(!kinds.is_empty(), "give at least one handler: --exec KIND=COMMAND or --http KIND=URL");
-        for kind in &self.effect {
-            ensure!(kinds.contains(&kind), "--effect {kind}: there is no handler for this kind");
-        }
-        for (kind, command) in &self.exec {
-            command.check().map_err(|problem| anyhow!("--exec {kind}: {problem}"))?;
-        }
+    /// The worker that the flags describe, with these handlers, whose commands run in these groups. Errors name the flag.
+    pub fn worker(self, handlers: Handlers, groups: &Arc<Groups>) -> anyhow::Result<Worker> {
+        self.check()?;
         tracing::info!(
-            queues = self.queues.join(","),
+            queues = self.queues.iter().map(QueueName::as_str).collect::<Vec<_>>().join(","),
             concurrency = self.concurrency,
             grace = ?self.grace,
-            handlers = kinds.len(),
+            handlers = handlers.kinds().count(),
             "working"
         );
         let mut builder = Worker::builder()
             .connect(self.connect.options()?)
-            .queues(self.queues)
+            .queues(self.queues.iter().map(QueueName::as_str))
             .concurrency(self.concurrency)
             .drain_grace(self.grace)
             .max_message_bytes(self.max_message_bytes)
             .build_id(env!("CARGO_PKG_VERSION"));
-        if let Some(name) = self.name {
-            builder = builder.name(name);
+        if let Some(name) = &self.name {
+            builder = builder.name(name.as_str());
         }
-        for (kind, command) in self.exec {
-            let effect = self.effect.contains(&kind);
-            builder = builder.handler(kind, exec::handler(command, groups.clone(), effect));
+        Ok(self.with_handlers(builder, handlers, groups)?.build()?)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let mut queues = BTreeSet::new();
+        for queue in &self.queues {
+            ensure!(queues.insert(queue), "--queue: {queue} is there twice");
+        }
+        check_range("the number of --queue", queues.len(), 1..=MAX_SESSION_QUEUES)?;
+        check_range("--concurrency", self.concurrency, 1..=MAX_CAPACITY)?;
+        check_range("--max-message-bytes", self.max_message_bytes, MIN_MAX_MESSAGE_BYTES..=MAX_MAX_MESSAGE_BYTES)?;
+        check_duration("--grace", self.grace, Duration::ZERO..=MAX_DRAIN_GRACE)
+    }
+
+    fn with_handlers(
+        &self,
+        mut builder: WorkerBuilder,
+        handlers: Handlers,
+        groups: &Arc<Groups>,
+    ) -> anyhow::Result<WorkerBuilder> {
+        let is_effect = |kind: &str| self.effect.iter().any(|effect| effect == kind);
+        for (kind, command) in handlers.commands {
+            let effect = is_effect(kind.as_str());
+            builder = builder.handler(kind.as_str(), exec::handler(command, groups.clone(), effect));
         }
         let client = http::client().context("set up the HTTP client")?;
-        for (kind, url) in self.http {
-            let effect = self.effect.contains(&kind);
-            builder = builder.handler(kind, http::handler(client.clone(), url, effect));
+        for (kind, url) in handlers.urls {
+            let effect = is_effect(kind.as_str());
+            builder = builder.handler(kind.as_str(), http::handler(client.clone(), url, effect));
         }
-        Ok(builder.build()?)
+        Ok(builder)
     }
 }
 
-fn parse_exec(text: &str) -> Result<(String, Command), String> {
-    let (kind, command) = text.split_once('=').ok_or("must be KIND=COMMAND")?;
-    Ok((kind.trim().to_owned(), Command::parse(command)?))
+fn parse_queue(text: &str) -> Result<QueueName, String> {
+    QueueName::new(text).map_err(|invalid| invalid.problem)
 }
 
-fn parse_http(text: &str) -> Result<(String, reqwest::Url), String> {
-    let (kind, url) = text.split_once('=').ok_or("must be KIND=URL")?;
-    // The error does not repeat the URL: it may hold credentials.
-    let url = reqwest::Url::parse(url.trim()).map_err(|error| format!("is not a URL: {error}"))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err("the URL must start with http:// or https://".to_owned());
-    }
-    Ok((kind.trim().to_owned(), url))
+fn parse_name(text: &str) -> Result<WorkerName, String> {
+    WorkerName::new(text).map_err(|invalid| invalid.problem)
 }
 
 #[cfg(test)]
@@ -156,37 +171,36 @@ mod tests {
         assert!(help.contains("Examples:") && help.contains("WORKER_CONCURRENCY"));
     }
 
+    /// Why a worker with these flags besides a handler is refused.
+    fn refusal(flags: &[&str]) -> String {
+        let args = match Args::try_parse_from(["worker", "--exec", "a=cat"].iter().chain(flags)) {
+            Ok(args) => args,
+            Err(error) => return error.to_string(),
+        };
+        let worker = args.handlers().and_then(|handlers| args.worker(handlers, &Arc::default()));
+        worker.err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
     #[test]
-    fn handlers_are_parsed_or_refused_with_a_reason() {
-        let parse = |flag: &str, value: &str| Args::try_parse_from(["worker", flag, value]).map_err(|e| e.to_string());
-        assert!(parse("--exec", "a=cat").is_ok());
-        assert!(parse("--http", "a=http://localhost:1/x?y=z").is_ok());
-        for (flag, value, reason) in [
-            ("--exec", "cat", "KIND=COMMAND"),
-            ("--exec", "a=", "names no command"),
-            ("--exec", "a=cat 'x", "quote"),
-            ("--http", "a=ftp://x", "http://"),
-            ("--http", "a=x", "not a URL"),
+    fn settings_that_cannot_work_are_refused_naming_the_flag_and_no_field() {
+        let queues = (0..65).map(|queue| format!("q{queue}")).collect::<Vec<_>>().join(",");
+        for (flag, value, problem) in [
+            ("--name", "no spaces", "has the character ' '"),
+            ("--name", "", "is required"),
+            ("--queue", "a b", "has the character ' '"),
+            ("--queue", "a,b,a", "a is there twice"),
+            ("--queue", &queues, "is 65: must be between 1 and 64"),
+            ("--concurrency", "0", "is 0: must be between 1 and 10000"),
+            ("--grace", "25h", "is 1day 1h: must be between 0s and 1day"),
+            ("--max-message-bytes", "1", "is 1: must be between 1048576 and"),
+            ("--effect", "b", "there is no handler for this kind"),
+            ("--http", "a=http://h/", "two handlers for a"),
         ] {
-            let error = parse(flag, value).err().unwrap_or_default();
-            assert!(error.contains(reason), "{flag} {value}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_worker_without_handlers_or_with_an_effect_without_handler_is_refused() {
-        for args in [vec!["worker"], vec!["worker", "--exec", "a=cat", "--effect", "b"]] {
-            assert!(Args::parse_from(args).worker(&Arc::default()).is_err());
-        }
-    }
-
-    #[test]
-    fn a_command_that_cannot_be_run_is_refused_naming_flag_and_program() {
-        for program in ["/nonexistent/x", "nonexistent-x"] {
-            let args = ["worker", "--exec", "a=cat", "--exec", &format!("k={program} -v")];
-            let error = Args::parse_from(args).worker(&Arc::default()).err().map(|error| error.to_string());
-            let error = error.unwrap_or_default();
-            assert!(error.starts_with(&format!("--exec k: cannot run {program}: ")), "{error}");
+            let error = refusal(&[flag, value]);
+            assert!(error.contains(flag) && error.contains(problem), "{flag} {value}: {error}");
+            for field in ["worker_name", "kind:", "concurrency:", "grace:", "max_message_bytes", "queues", "hello"] {
+                assert!(!error.contains(field), "{flag} {value}: {error}");
+            }
         }
     }
 }

@@ -126,6 +126,11 @@ impl WorkerBuilder {
     pub fn build(self) -> Result<Worker, Error> {
         let name = WorkerName::new(&self.name.unwrap_or_else(lifecycle::process_name))?;
         let queues = self.queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(twice) =
+            queues.iter().enumerate().find_map(|(at, queue)| queues[..at].contains(queue).then_some(queue))
+        {
+            return Err(Invalid::new("queues", format!("has {twice} twice")).into());
+        }
         self.handlers.keys().try_for_each(|kind| KindName::new(kind).map(drop))?;
         if let Some(kind) = self.twice {
             return Err(Invalid::new("kinds", format!("has two handlers for {kind}")).into());
@@ -179,6 +184,7 @@ mod tests {
             (Worker::builder().queues(["q"]), "kinds"),
             (builder().queues(Vec::<String>::new()), "queues"),
             (builder().queues(["a b"]), "queue"),
+            (builder().queues(["a", "b", "a"]), "queues: has a twice"),
             (builder().concurrency(0), "concurrency"),
             (builder().name("no spaces"), "worker_name"),
             (builder().max_message_bytes(0), "max_message_bytes"),

@@ -7,6 +7,7 @@ mod exec;
 mod group;
 mod groups;
 mod guard;
+mod handlers;
 mod headers;
 mod http;
 mod output;
@@ -35,8 +36,9 @@ fn main() -> ExitCode {
 
 async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let groups = Arc::new(Groups::default());
-    let has_commands = args.has_commands();
-    let worker = args.worker(&groups).context("set up the worker")?;
+    let handlers = args.handlers().context("set up the worker")?;
+    let has_commands = !handlers.commands.is_empty();
+    let worker = args.worker(handlers, &groups).context("set up the worker")?;
     let report = if has_commands {
         let guard = groups.start_guard().await?;
         tokio::select! {
