@@ -2,6 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use anyhow::ensure;
+use axum::http::Uri;
+
 /// What is logged unless told otherwise.
 const DEFAULT_FILTER: &str = "info";
 
@@ -59,9 +62,22 @@ impl TelemetryArgs {
     }
 
     /// The endpoint to export to, if there is one. An empty value is none.
-    pub(crate) fn endpoint(&self) -> Option<&str> {
-        self.otlp_endpoint.as_deref().map(str::trim).filter(|endpoint| !endpoint.is_empty())
+    ///
+    /// The error does not repeat it: it may hold credentials.
+    pub(crate) fn endpoint(&self) -> anyhow::Result<Option<&str>> {
+        let given = self.otlp_endpoint.as_deref().map(str::trim).filter(|endpoint| !endpoint.is_empty());
+        let is_url = given.is_none_or(is_http);
+        ensure!(
+            is_url,
+            "--otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT) must be a URL with http:// or https:// and a host"
+        );
+        Ok(given)
     }
+}
+
+fn is_http(endpoint: &str) -> bool {
+    let Ok(uri) = endpoint.parse::<Uri>() else { return false };
+    matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
@@ -87,6 +103,21 @@ mod tests {
         let (otlp_endpoint, log_filter) = (Some(" ".to_owned()), String::new());
         let args = TelemetryArgs { log_filter, otlp_endpoint, ..TelemetryArgs::default() };
         assert_eq!(args.directives(), "info");
-        assert_eq!(args.endpoint(), None);
+        assert_eq!(args.endpoint().unwrap(), None);
+    }
+
+    #[test]
+    fn an_endpoint_must_be_a_url_and_is_not_repeated() {
+        let check = |endpoint: &str| {
+            let args = TelemetryArgs { otlp_endpoint: Some(endpoint.to_owned()), ..TelemetryArgs::default() };
+            args.endpoint().map(|endpoint| endpoint.map(str::to_owned))
+        };
+        for endpoint in ["http://127.0.0.1:4317", "https://collector", "HTTPS://collector:4317/x"] {
+            assert_eq!(check(endpoint).unwrap().as_deref(), Some(endpoint));
+        }
+        for endpoint in ["planted", "planted:4317", "ftp://planted", "http://", "http://:4317", "http://plan ted"] {
+            let error = check(endpoint).unwrap_err().to_string();
+            assert!(error.starts_with("--otlp-endpoint") && !error.contains("plan"), "{error}");
+        }
     }
 }

@@ -113,5 +113,6 @@ fn quiet<E>(inner: E, signal: &'static str) -> Quiet<E> {
 
 /// The system's roots for an endpoint with TLS.
 fn tls(endpoint: &str) -> Option<transport::ClientTlsConfig> {
-    endpoint.starts_with("https://").then(|| transport::ClientTlsConfig::new().with_enabled_roots())
+    let is_secure = endpoint.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
+    is_secure.then(|| transport::ClientTlsConfig::new().with_enabled_roots())
 }

@@ -33,7 +33,7 @@ pub struct Guard {
 /// is no error.
 pub fn init(service: &'static str, args: &TelemetryArgs) -> anyhow::Result<Guard> {
     let resource = resource(service);
-    let traces = args.endpoint().map(|endpoint| export::tracer_provider(endpoint, &resource)).transpose()?;
+    let traces = args.endpoint()?.map(|endpoint| export::tracer_provider(endpoint, &resource)).transpose()?;
     logs::install(service, args, traces.as_ref())?;
     if traces.is_some() {
         trace_context::enable();
@@ -59,7 +59,7 @@ impl Guard {
             tracing::info!(address = %server.0, "serving metrics and probes");
             self.server = Some(server);
         }
-        if let Some(endpoint) = args.endpoint() {
+        if let Some(endpoint) = args.endpoint()? {
             builder = builder.with_reader(PeriodicReader::builder(export::metric_exporter(endpoint)?).build());
         } else if self.server.is_none() {
             return Ok(());
