@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
 use lifecycle::{ConnectArgs, check_duration, check_range};
 use queue_core::WorkerName;
 use telemetry::TelemetryArgs;
@@ -21,26 +22,32 @@ const MAX_PAGE: u32 = 1_000;
 pub struct ReaperArgs {
     /// Time between two passes, give or take a fifth.
     #[arg(long, env = "FENCEPOST_REAPER_PERIOD", default_value = "5s", value_parser = lifecycle::duration)]
+    #[arg(allow_hyphen_values = true)]
     pub period: Duration,
 
     /// Time between two tidyings of the storage: partitions, dead sessions, expired keys.
     #[arg(long, env = "FENCEPOST_REAPER_TIDY_EVERY", default_value = "1m", value_parser = lifecycle::duration)]
+    #[arg(allow_hyphen_values = true)]
     pub tidy_every: Duration,
 
     /// Time between two audits of the storage's invariants.
     #[arg(long, env = "FENCEPOST_REAPER_AUDIT_EVERY", default_value = "5m", value_parser = lifecycle::duration)]
+    #[arg(allow_hyphen_values = true)]
     pub audit_every: Duration,
 
     /// Sessions marked dead per call, 1 to 1000.
     #[arg(long, env = "FENCEPOST_REAPER_SESSIONS_PAGE", default_value_t = 1_000, value_name = "ROWS")]
+    #[arg(allow_negative_numbers = true)]
     pub sessions_page: u32,
 
     /// Leases taken back per call, 1 to 1000.
     #[arg(long, env = "FENCEPOST_REAPER_LEASES_PAGE", default_value_t = 500, value_name = "ROWS")]
+    #[arg(allow_negative_numbers = true)]
     pub leases_page: u32,
 
     /// Bound on one try of one call.
     #[arg(long, env = "FENCEPOST_REAPER_CALL_TIMEOUT", default_value = "10s", value_parser = lifecycle::duration)]
+    #[arg(allow_hyphen_values = true)]
     pub call_timeout: Duration,
 
     /// Name shown as holder of the maintenance lease. Host name and process id unless set.
@@ -69,14 +76,21 @@ const EXAMPLES: &str = "Examples:
   reaper --scheduler https://fencepost:7878 --tls-ca ca.pem --tls-client-cert me.pem --tls-client-key me.key";
 
 impl ReaperArgs {
-    /// The checked options of passes; errors name the flag.
+    /// The checked options of passes; the error names everything that does not fit, with its flag.
     pub fn options(&self) -> anyhow::Result<Options> {
-        check_duration("--period", self.period, PERIODS.0..=PERIODS.1)?;
-        check_duration("--tidy-every", self.tidy_every, PERIODS.0..=LONGEST_INTERVAL)?;
-        check_duration("--audit-every", self.audit_every, PERIODS.0..=LONGEST_INTERVAL)?;
-        check_duration("--call-timeout", self.call_timeout, CALL_TIMEOUTS.0..=CALL_TIMEOUTS.1)?;
-        check_range("--sessions-page", self.sessions_page, 1..=MAX_PAGE)?;
-        check_range("--leases-page", self.leases_page, 1..=MAX_PAGE)?;
+        let checks = [
+            check_duration("--period", self.period, PERIODS.0..=PERIODS.1),
+            check_duration("--tidy-every", self.tidy_every, PERIODS.0..=LONGEST_INTERVAL),
+            check_duration("--audit-every", self.audit_every, PERIODS.0..=LONGEST_INTERVAL),
+            check_duration("--call-timeout", self.call_timeout, CALL_TIMEOUTS.0..=CALL_TIMEOUTS.1),
+            check_range("--sessions-page", self.sessions_page, 1..=MAX_PAGE),
+            check_range("--leases-page", self.leases_page, 1..=MAX_PAGE),
+            self.connect.client_tls().map(drop),
+            self.connect.token().map(drop),
+        ];
+        let problems: Vec<String> =
+            checks.into_iter().filter_map(Result::err).map(|problem| format!("{problem:#}")).collect();
+        ensure!(problems.is_empty(), problems.join(";\n"));
         Ok(Options {
             holder: self.name.clone().map_or_else(|| WorkerName::new(&lifecycle::process_name()), Ok)?,
             tidy_every: self.tidy_every,
@@ -88,7 +102,7 @@ impl ReaperArgs {
 }
 
 fn parse_name(text: &str) -> Result<WorkerName, String> {
-    WorkerName::new(text).map_err(|invalid| invalid.to_string())
+    WorkerName::new(text).map_err(|invalid| invalid.problem)
 }
 
 #[cfg(test)]
@@ -108,6 +122,17 @@ mod tests {
     }
 
     #[test]
+    fn everything_that_does_not_fit_is_told_at_once() {
+        let flags = ["reaper", "--period", "0s", "--leases-page", "0", "--tls-client-cert", "nowhere.pem"];
+        let error = ReaperArgs::parse_from(flags).options().unwrap_err().to_string();
+        let problems: Vec<&str> = error.lines().collect();
+        assert_eq!(problems.len(), 3, "{error}");
+        for (problem, flag) in problems.iter().zip(["--period", "--leases-page", "--tls-client-cert"]) {
+            assert!(problem.contains(flag), "{error}");
+        }
+    }
+
+    #[test]
     fn out_of_range_values_are_refused_naming_the_flag() {
         for (flag, value) in
             [("--period", "0s"), ("--leases-page", "0"), ("--sessions-page", "1001"), ("--tidy-every", "0s")]
@@ -115,5 +140,21 @@ mod tests {
             let error = ReaperArgs::parse_from(["reaper", flag, value]).options().unwrap_err();
             assert!(error.to_string().starts_with(flag), "{error}");
         }
+    }
+
+    #[test]
+    fn negative_values_are_refused_naming_the_flag() {
+        for flag in ["--period", "--tidy-every", "--audit-every", "--call-timeout", "--sessions-page", "--leases-page"]
+        {
+            let value = if flag.ends_with("page") { "-1" } else { "-1s" };
+            let error = ReaperArgs::try_parse_from(["reaper", flag, value]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("error: invalid value '{value}' for '{flag} ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_refused_naming_the_flag_and_no_field() {
+        let error = ReaperArgs::try_parse_from(["reaper", "--name", "a b"]).unwrap_err().to_string();
+        assert!(error.contains("'--name <NAME>'") && !error.contains("worker_name"), "{error}");
     }
 }

@@ -61,7 +61,7 @@ pub struct Args {
     queues: Vec<QueueName>,
 
     /// Jobs that run at once.
-    #[arg(long, env = "WORKER_CONCURRENCY", default_value_t = worker::DEFAULT_CONCURRENCY)]
+    #[arg(long, env = "WORKER_CONCURRENCY", default_value_t = worker::DEFAULT_CONCURRENCY, allow_negative_numbers = true)]
     concurrency: u32,
 
     /// Name for people; identifies nothing. Default: host and process.
@@ -70,10 +70,12 @@ pub struct Args {
 
     /// How long running jobs may go on after SIGTERM. Keep what kills the process at least 10 s above it.
     #[arg(long, env = "FENCEPOST_DRAIN_GRACE", default_value = "25s", value_parser = lifecycle::duration)]
+    #[arg(allow_hyphen_values = true)]
     grace: Duration,
 
     /// Largest message to accept, at least 1 MiB above the largest payload.
     #[arg(long, env = "FENCEPOST_MAX_MESSAGE_BYTES", default_value_t = DEFAULT_MAX_MESSAGE_BYTES)]
+    #[arg(allow_negative_numbers = true)]
     max_message_bytes: usize,
 
     #[command(flatten)]
@@ -191,6 +193,9 @@ mod tests {
             ("--queue", "a,b,a", "a is there twice"),
             ("--queue", &queues, "is 65: must be between 1 and 64"),
             ("--concurrency", "0", "is 0: must be between 1 and 10000"),
+            ("--concurrency", "-1", "invalid value '-1'"),
+            ("--max-message-bytes", "-1", "invalid value '-1'"),
+            ("--grace", "-1s", "invalid value '-1s'"),
             ("--grace", "25h", "is 1day 1h: must be between 0s and 1day"),
             ("--max-message-bytes", "1", "is 1: must be between 1048576 and"),
             ("--effect", "b", "there is no handler for this kind"),
