@@ -4,7 +4,9 @@
     python examples/python/enqueue.py [--scheduler HOST:PORT] [--queue QUEUE] KIND PAYLOAD KEY
 
 The key makes it safe to run this again: the same key finds the first job. Prints the handler's result on standard
-output and exits with 0 if the job succeeded. A token, if the scheduler wants one, is taken from FENCEPOST_TOKEN.
+output, all else on standard error. A token, if the scheduler wants one, is taken from FENCEPOST_TOKEN.
+
+Exit status: 0 the job succeeded, 1 it ended otherwise, 2 the call was refused or not answered, 3 it has not ended yet.
 """
 
 import argparse
@@ -33,22 +35,34 @@ def main():
     parser.add_argument("payload")
     parser.add_argument("key")
     args = parser.parse_args()
-    token = os.environ.get("FENCEPOST_TOKEN")
-    metadata = [("authorization", f"Bearer {token}")] if token else []
+    try:
+        job = run(args)
+    except grpc.RpcError as error:
+        say(failure(error, args.scheduler))
+        return 2
+    return report(job, args)
 
+
+def run(args):
+    """Enqueues the job, and returns it as it is at its end or when the waiting is over."""
+    token = os.environ.get("FENCEPOST_TOKEN")
+    # A call with a key may always be repeated, so a scheduler that is just being restarted is waited for.
+    options = {"timeout": 10, "wait_for_ready": True, "metadata": [("authorization", f"Bearer {token}")] if token else []}
     with open_channel(args) as channel:
         queue = services.QueueServiceStub(channel)
         new_job = job_v1.NewJob(
             queue=args.queue, kind=args.kind, payload=args.payload.encode(), idempotency_key=args.key
         )
-        # A call with a key may always be repeated, so one that could not be answered is no reason to give up.
-        enqueued = queue.Enqueue(v1.EnqueueRequest(job=new_job), metadata=metadata, timeout=10, wait_for_ready=True)
-        print(f"job {enqueued.job_id} ({'was there' if enqueued.duplicate else 'new'})", file=sys.stderr)
-        job = wait(queue, enqueued.job_id, metadata, args.wait)
-    state = job_v1.JobState.Name(job.state).removeprefix("JOB_STATE_").lower()
-    print(f"{state} after {len(job.attempts)} attempt(s) {job.dead_reason}".rstrip(), file=sys.stderr)
-    print(job.result.decode(errors="replace"))
-    return 0 if job.state == job_v1.JOB_STATE_SUCCEEDED else 1
+        enqueued = queue.Enqueue(v1.EnqueueRequest(job=new_job), **options)
+        say(f"job {enqueued.job_id} ({'was there' if enqueued.duplicate else 'new'})")
+        deadline = time.monotonic() + args.wait
+        pause = 0.02
+        while True:
+            job = queue.GetJob(v1.GetJobRequest(job_id=enqueued.job_id), **options).job
+            if job.state in ENDED or time.monotonic() > deadline:
+                return job
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
 
 
 def open_channel(args):
@@ -57,17 +71,33 @@ def open_channel(args):
     return grpc.insecure_channel(args.scheduler)
 
 
-def wait(queue, job_id, metadata, seconds):
-    """Asks until the job has ended, at most every half second."""
-    deadline = time.monotonic() + seconds
-    pause = 0.02
-    while True:
-        request = v1.GetJobRequest(job_id=job_id)
-        job = queue.GetJob(request, metadata=metadata, timeout=10, wait_for_ready=True).job
-        if job.state in ENDED or time.monotonic() > deadline:
-            return job
-        time.sleep(pause)
-        pause = min(2 * pause, 0.5)
+def report(job, args):
+    """Says what became of the job, and returns the exit status."""
+    state = job_v1.JobState.Name(job.state).removeprefix("JOB_STATE_").lower()
+    last = job.attempts[-1].error.strip() if job.attempts else ""
+    if job.state == job_v1.JOB_STATE_READY:
+        say(f"still waiting: is a worker with a handler for {args.kind} running on the queue {args.queue}?")
+    elif job.state not in ENDED:
+        say(": ".join(filter(None, [f"still {state} after {len(job.attempts)} attempt(s)", last])))
+    elif job.state == job_v1.JOB_STATE_SUCCEEDED:
+        say(f"{state} after {len(job.attempts)} attempt(s)")
+        print(job.result.decode(errors="replace"))
+        return 0
+    else:
+        say(": ".join(filter(None, [f"{state} after {len(job.attempts)} attempt(s)", job.dead_reason, last])))
+        return 1
+    return 3
+
+
+def failure(error, scheduler):
+    """One line for a call that was refused or not answered."""
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return f"no answer from {scheduler}: is a scheduler running there? ({error.details()})"
+    return f"refused: {error.code().name}: {error.details()}"
+
+
+def say(text):
+    print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-//! What a deployment is made of, and what people read first: manifests, units, the image, the settings, the README.
+//! What a deployment is made of, and what people read first: manifests, units, the image, the settings, the README, the
+//! examples.
 
 #[path = "deploy/programs.rs"]
 mod programs;
+#[path = "deploy/stage.rs"]
+mod stage;
 #[path = "deploy/tools.rs"]
 mod tools;
 

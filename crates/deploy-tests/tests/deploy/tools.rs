@@ -1,7 +1,7 @@
 //! Tools from outside that the checks need, and the checkout that they are applied to.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
@@ -25,6 +25,11 @@ pub fn files(folder: &str, extension: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// The code blocks of a document that are in the language.
+pub fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    page.split(&format!("```{language}\n")).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
 /// Runs a command to its end and returns its standard output. An exit status other than zero is an error that says why.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
@@ -32,6 +37,13 @@ pub fn output(command: &mut Command) -> Result<String> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?} ended with {}:\n{stdout}{stderr}", output.status);
     Ok(stdout)
+}
+
+/// Runs a command to its end without holding up the test's other tasks.
+pub async fn ran(mut command: Command) -> Output {
+    let name = format!("{command:?}");
+    let output = tokio::task::spawn_blocking(move || command.output()).await.expect("no panic");
+    output.unwrap_or_else(|error| panic!("run {name}: {error}"))
 }
 
 /// Whether `tool` is there. Where it is not, the caller returns early: said aloud, and forbidden on CI.
@@ -52,6 +64,27 @@ fn on_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !value.is_empty())
 }
 
+/// The folder of the Python and the grpcurl that the examples are run with, installed now if they were not.
+pub fn example_tools() -> Result<PathBuf> {
+    static TOOLS: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    TOOLS
+        .get_or_init(|| install_example_tools().map_err(|error| format!("{error:#}")))
+        .clone()
+        .map_err(anyhow::Error::msg)
+}
+
+fn install_example_tools() -> Result<PathBuf> {
+    let target = target()?;
+    output(Command::new(root().join("examples/test")).arg("--install").env("CARGO_TARGET_DIR", &target))?;
+    Ok(target.join("tools/examples/bin"))
+}
+
+/// The target folder: tests are in `PROFILE/deps` below it.
+fn target() -> Result<PathBuf> {
+    let test = std::env::current_exe().context("find the test's own file")?;
+    Ok(test.ancestors().nth(3).context("find the target folder")?.to_owned())
+}
+
 /// A Python that has the packages of `requirements.txt`, made once below `target/`.
 pub fn python() -> Result<PathBuf> {
     static PYTHON: OnceLock<Result<PathBuf, String>> = OnceLock::new();
@@ -61,8 +94,7 @@ pub fn python() -> Result<PathBuf> {
 fn make_python() -> Result<PathBuf> {
     let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("requirements.txt");
     let wanted = std::fs::read_to_string(&requirements).context("read requirements.txt")?;
-    let test = std::env::current_exe().context("find the test's own file")?;
-    let home = test.ancestors().nth(3).context("find the target folder")?.join("tools/deploy-tests");
+    let home = target()?.join("tools/deploy-tests");
     let (python, installed) = (home.join("bin/python"), home.join("installed.txt"));
     if std::fs::read_to_string(&installed).is_ok_and(|found| found == wanted) {
         return Ok(python);
