@@ -1,5 +1,6 @@
 //! The README.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -33,6 +34,49 @@ fn rust_in_the_readme_is_that_of_the_examples() -> Result<()> {
         ensure!(examples.iter().any(|example| example.ends_with(block)), "differs from every example:\n{block}");
     }
     Ok(())
+}
+
+#[test]
+fn manifest_in_the_readme_names_what_the_rust_examples_use() -> Result<()> {
+    let readme = readme()?;
+    let [manifest] = blocks(&readme, "toml")[..] else { bail!("the README has one manifest") };
+    let lines = manifest.strip_prefix("[dependencies]\n").context("it lists dependencies")?.lines();
+    let named: BTreeMap<&str, &str> = lines.filter_map(|line| line.split_once(" = ")).collect();
+    let used = examples()?.iter().flat_map(|example| crates_of(example)).collect::<BTreeSet<_>>();
+    ensure!(
+        named.keys().map(|name| name.replace('-', "_")).collect::<BTreeSet<_>>() == used,
+        "{named:?}, not {used:?}"
+    );
+    let workspace = fs::read_to_string(root().join("Cargo.toml")).context("read Cargo.toml")?;
+    for (name, value) in named {
+        if value.contains("path") {
+            ensure!(value == format!("{{ path = \"../fencepost/crates/{name}\" }}"), "{name}: {value}");
+            ensure!(root().join("crates").join(name).join("Cargo.toml").exists(), "there is no crate {name}");
+        } else {
+            let major = value.split('"').nth(1).context("it names a version")?;
+            let ours =
+                workspace.lines().find(|line| line.starts_with(&format!("{name} = "))).context("it is used here")?;
+            ensure!(
+                ours.split('"').nth(1).is_some_and(|version| version.starts_with(major)),
+                "{name}: {value}, not {ours}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The crates that a program names: what stands first in a path, in small letters.
+fn crates_of(program: &str) -> BTreeSet<String> {
+    let inside = |c: char| c.is_alphanumeric() || c == '_';
+    let code = program.lines().filter(|line| !line.starts_with("//"));
+    let names = code.flat_map(|line| {
+        line.match_indices("::").filter_map(move |(at, _)| {
+            let before = &line[..at];
+            let start = before.rfind(|c| !inside(c)).map_or(0, |found| found + 1);
+            (!before[..start].ends_with(':')).then(|| before[start..].to_owned())
+        })
+    });
+    names.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()) && name != "std").collect()
 }
 
 /// The commands of the README, each on one line.
