@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use queue_core::RetryPolicy;
 use testbed::{Process, db_test};
 
 use crate::programs::{check_words, program};
@@ -132,5 +134,29 @@ async fn commands_of_the_readme_work_in_the_order_they_stand() -> Result<()> {
         }
     })
     .await;
+    Ok(())
+}
+
+/// How long a job is tried again at least and at most, not counting the time of its attempts.
+fn span(policy: &RetryPolicy) -> [Duration; 2] {
+    [1.0, 0.0].map(|chance| (1..policy.max_attempts).map(|used| policy.delay(used, chance)).sum())
+}
+
+#[test]
+fn retries_last_as_long_as_the_readme_says() -> Result<()> {
+    let readme = readme()?.replace('\n', " ");
+    let default = RetryPolicy::default();
+    let [_, most] = span(&default);
+    let sentence = format!("dead after {} attempts with at most {} s of waiting", default.max_attempts, most.as_secs());
+    ensure!(readme.contains(&sentence), "the README does not say: {sentence}");
+
+    let (_, rest) = readme.split_once("`\"retry\": ").context("the README shows a longer policy")?;
+    let (shown, rest) = rest.split_once('`').context("it ends")?;
+    let fields: BTreeMap<String, f64> = serde_json::from_str(shown).context("it is JSON")?;
+    let longer = RetryPolicy { max_attempts: 20, jitter: 0.2, ..default };
+    ensure!(fields == BTreeMap::from([("max_attempts".to_owned(), 20.0), ("jitter".to_owned(), 0.2)]), "{shown}");
+    let [least, most] = span(&longer).map(|span| (span.as_secs_f64() / 60.0).round());
+    let sentence = format!("it goes on for {least} to {most} minutes");
+    ensure!(rest.contains(&sentence), "the README does not say: {sentence}");
     Ok(())
 }
