@@ -1,51 +1,127 @@
 -- What a person with psql looks at, and the audit.
 
+create view fencepost.queue_status as
+select
+    q.name as queue,
+    coalesce(t.scheduled, 0) as scheduled,
+    coalesce(t.ready, 0) as ready,
+    coalesce(t.leased, 0) as leased,
+    coalesce(t.succeeded, 0) as succeeded,
+    coalesce(t.dead, 0) as dead,
+    coalesce(t.cancelled, 0) as cancelled,
+    now() - fencepost.id_time(o.position) as oldest_ready_age
+from fencepost.queue q
+left join (
+    select
+        queue_id,
+        sum(scheduled) as scheduled, sum(ready) as ready, sum(leased) as leased, sum(succeeded) as succeeded,
+        sum(dead) as dead, sum(cancelled) as cancelled
+    from fencepost.tally
+    group by queue_id
+) t using (queue_id)
+cross join lateral (
+    select min(first.position) as position
+    from fencepost.lane l
+    cross join lateral (
+        select r.position
+        from fencepost.ready r
+        where r.queue_id = l.queue_id and r.priority = l.priority and r.kind_id = l.kind_id
+        order by r.queue_id, r.priority, r.kind_id, r.position
+        limit 1
+    ) first
+    where l.queue_id = q.queue_id
+) o;
+comment on view fencepost.queue_status is 'One row per queue: jobs by state, and how long the oldest ready one has waited. succeeded and cancelled count since the queue came into being. Scans no jobs.';
+
+-- One branch per state, each with its state as a constant: a condition on state leaves the other branches out, and one on
+-- job_id is an index look-up in each.
 create view fencepost.job_status as
 select
-    j.job_id,
+    p.job_id,
     q.name as queue,
     k.name as kind,
-    case
-        when l.job_id is not null then 'leased'
-        when f.job_id is not null then f.state::text
-        when d.job_id is not null then 'dead'
-        when s.job_id is not null then 'scheduled'
-        when r.job_id is not null then 'ready'
-    end as state,
-    j.priority,
-    coalesce(l.attempts, f.attempts, d.attempts, s.attempts, r.attempts) as attempts_used,
-    coalesce(l.lease_losses, f.lease_losses, d.lease_losses, s.lease_losses, r.lease_losses) as lease_losses,
-    j.idempotency_key,
-    fencepost.id_time(j.job_id) as enqueued_at,
-    s.due_at,
-    coalesce(l.granted_at, f.started_at) as started_at,
-    coalesce(f.finished_at, d.died_at) as finished_at,
-    coalesce(l.token, nullif(f.token, 0), nullif(d.token, 0)) as token,
+    p.state,
+    p.priority,
+    p.attempts as attempts_used,
+    p.lease_losses,
+    p.idempotency_key,
+    fencepost.id_time(p.job_id) as enqueued_at,
+    p.due_at,
+    p.started_at,
+    p.finished_at,
+    nullif(p.token, 0) as token,
     w.name as worker,
-    d.reason as dead_reason,
+    p.dead_reason,
+    (
+        select coalesce(nullif(concat_ws(': ', nullif(a.error_code, ''), nullif(a.error, '')), ''), a.ended::text)
+        from fencepost.attempt_log a
+        where a.job_id = p.job_id and a.ended not in ('released', 'snoozed')
+        order by a.token desc
+        limit 1
+    ) as last_error,
+    p.result,
     e.effect,
-    j.parent_id
-from fencepost.job j
+    p.parent_id
+from (
+    select
+        'scheduled' as state, j.job_id, j.queue_id, j.kind_id, j.priority, j.idempotency_key, j.parent_id,
+        s.attempts, s.lease_losses, s.due_at, null::timestamptz as started_at, null::timestamptz as finished_at,
+        null::bigint as token, null::bigint as session_no, null::text as dead_reason, null::bytea as result
+    from fencepost.scheduled s
+    join fencepost.job j using (job_id)
+    union all
+    select
+        'ready', j.job_id, j.queue_id, j.kind_id, j.priority, j.idempotency_key, j.parent_id,
+        r.attempts, r.lease_losses, null, null, null, null, null, null, null
+    from fencepost.ready r
+    join fencepost.job j on j.job_id = r.job_id and j.job_id = r.position
+        and j.queue_id = r.queue_id and j.priority = r.priority and j.kind_id = r.kind_id
+    union all
+    select
+        'ready', j.job_id, j.queue_id, j.kind_id, j.priority, j.idempotency_key, j.parent_id,
+        r.attempts, r.lease_losses, null, null, null, null, null, null, null
+    from fencepost.ready r
+    join fencepost.job j using (job_id)
+    where r.position <> r.job_id
+    union all
+    select
+        'leased', j.job_id, j.queue_id, j.kind_id, j.priority, j.idempotency_key, j.parent_id,
+        l.attempts, l.lease_losses, null, l.granted_at, null, l.token, l.session_no, null, null
+    from fencepost.lease l
+    join fencepost.job j using (job_id)
+    union all
+    select
+        'succeeded', j.job_id, j.queue_id, j.kind_id, j.priority, j.idempotency_key, j.parent_id,
+        f.attempts, f.lease_losses, null, f.started_at, f.finished_at, f.token, f.session_no, null, f.result
+    from fencepost.finished f
+    join fencepost.job j using (job_id)
+    where f.state = 'succeeded'
+    union all
+    select
+        'cancelled', j.job_id, j.queue_id, j.kind_id, j.priority, j.idempotency_key, j.parent_id,
+        f.attempts, f.lease_losses, null, case when f.token > 0 then f.started_at end, f.finished_at, f.token,
+        f.session_no, null, f.result
+    from fencepost.finished f
+    join fencepost.job j using (job_id)
+    where f.state = 'cancelled'
+    union all
+    select
+        'dead', j.job_id, j.queue_id, j.kind_id, j.priority, j.idempotency_key, j.parent_id,
+        d.attempts, d.lease_losses, null, a.started_at, d.died_at, d.token, a.session_no, d.reason, null
+    from fencepost.dead d
+    join fencepost.job j using (job_id)
+    left join fencepost.attempt_log a on a.job_id = j.job_id and a.token = d.token
+) p
 join fencepost.queue q using (queue_id)
 join fencepost.kind k using (kind_id)
-left join fencepost.lease l using (job_id)
-left join fencepost.finished f using (job_id)
-left join fencepost.dead d using (job_id)
-left join fencepost.scheduled s using (job_id)
-left join lateral (
-    select n.job_id, n.attempts, n.lease_losses
-    from fencepost.ready n
-    where n.queue_id = j.queue_id and n.priority = j.priority and n.kind_id = j.kind_id
-        and n.position = j.job_id and n.job_id = j.job_id
-    union all
-    select m.job_id, m.attempts, m.lease_losses
-    from fencepost.ready m
-    where m.job_id = j.job_id and m.position <> m.job_id
-) r on true
-left join fencepost.worker w on w.session_no = coalesce(l.session_no, f.session_no)
+left join fencepost.worker w using (session_no)
 left join fencepost.effect e
-    on e.keyed = (j.idempotency_key is not null) and e.key = coalesce(j.idempotency_key, j.job_id::text);
-comment on view fencepost.job_status is 'One row per job: its state and everything known of it but the payload. History: attempt_log.';
+    on e.keyed = (p.idempotency_key is not null) and e.key = coalesce(p.idempotency_key, p.job_id::text);
+comment on view fencepost.job_status is 'One row per job: its state and everything known of it but the payload. History: attempt_history.';
+comment on column fencepost.job_status.started_at is 'When the lease was granted that holds the job or ended it.';
+comment on column fencepost.job_status.worker is 'The worker that holds the job, or held it when it ended.';
+comment on column fencepost.job_status.last_error is 'Code and text of the last attempt that failed, was lost, ran out of time or was not delivered.';
+comment on column fencepost.job_status.result is 'What the handler returned.';
 
 create view fencepost.job_policy as
 select
@@ -62,13 +138,18 @@ join fencepost.queue q using (queue_id);
 comment on view fencepost.job_policy is 'The retry policy and timeout that hold for each job: its own, else its queue''s.';
 
 create view fencepost.attempt_history as
-select job_id, token, number, ended::text as ended, error_code, error, session_no, started_at, ended_at
-from fencepost.attempt_log
+select
+    a.job_id, a.token, a.number, a.ended::text as ended, a.error_code, a.error, a.session_no, w.name as worker,
+    a.started_at, a.ended_at
+from fencepost.attempt_log a
+left join fencepost.worker w using (session_no)
 union all
-select job_id, token, attempts + 1, 'succeeded', null, null, session_no, started_at, finished_at
-from fencepost.finished
-where state = 'succeeded';
-comment on view fencepost.attempt_history is 'Every ended attempt.';
+select
+    f.job_id, f.token, f.attempts + 1, 'succeeded', null, null, f.session_no, w.name, f.started_at, f.finished_at
+from fencepost.finished f
+left join fencepost.worker w using (session_no)
+where f.state = 'succeeded';
+comment on view fencepost.attempt_history is 'Every ended attempt, and the name of the worker that made it.';
 
 create function fencepost.audit() returns setof text
 language sql stable parallel safe

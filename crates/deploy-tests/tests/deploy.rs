@@ -1,8 +1,10 @@
 //! What a deployment is made of, and what people read first: manifests, units, the image, the settings, the README, the
-//! examples.
+//! examples, the views of the database.
 
 #[path = "deploy/programs.rs"]
 mod programs;
+#[path = "deploy/psql.rs"]
+mod psql;
 #[path = "deploy/stage.rs"]
 mod stage;
 #[path = "deploy/tools.rs"]
@@ -20,3 +22,5 @@ mod readme;
 mod settings;
 #[path = "deploy/units.rs"]
 mod units;
+#[path = "deploy/views.rs"]
+mod views;
