@@ -10,6 +10,8 @@ mod stage;
 #[path = "deploy/tools.rs"]
 mod tools;
 
+#[path = "deploy/database.rs"]
+mod database;
 #[path = "deploy/examples.rs"]
 mod examples;
 #[path = "deploy/image.rs"]
