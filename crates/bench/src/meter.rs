@@ -9,6 +9,12 @@ use crate::{
     usage::{self, Usage},
 };
 
+/// Seconds of a core for a million jobs, of all processes. Less than others is it moved by what else the machine does.
+pub(crate) const TOTAL_CPU: &str = "total_cpu_s_per_1m_jobs";
+
+/// How much of a core went to anything else on the machine: how disturbed the figure is.
+pub(crate) const OTHERS_CPU: &str = "others_cpu_percent";
+
 /// What the schedulers are called.
 const SCHEDULER: &str = "scheduler";
 
@@ -16,6 +22,7 @@ const SCHEDULER: &str = "scheduler";
 #[derive(Debug)]
 pub(crate) struct Meter {
     at: Instant,
+    machine: f64,
     usage: [(&'static str, Usage); 4],
     server: Server,
 }
@@ -41,12 +48,15 @@ pub(crate) struct Span {
     /// Statements, where they are counted.
     pub(crate) statements: Option<f64>,
     commits: f64,
+    /// Seconds of a core that went to anything else on this machine.
+    others: f64,
     usage: [(&'static str, Usage); 4],
 }
 
 impl Meter {
     /// Reads the counters.
     pub(crate) async fn start(stage: &Stage<'_>) -> anyhow::Result<Self> {
+        let machine = usage::of_machine();
         let usage = [
             (SCHEDULER, usage::of(stage.scheduler_pids())),
             ("workers", usage::of(stage.fleet.pids())),
@@ -54,7 +64,7 @@ impl Meter {
             ("postgres", usage::of_postgres(stage.rig.postmaster)),
         ];
         let server = Server::read(&stage.rig.admin, stage.database.name(), stage.rig.counts_statements).await?;
-        Ok(Self { at: Instant::now(), usage, server })
+        Ok(Self { at: Instant::now(), machine, usage, server })
     }
 
     /// Reads them again.
@@ -69,6 +79,7 @@ impl Meter {
             wal: now.server.wal - self.server.wal,
             commits: now.server.commits - self.server.commits,
             statements: now.server.statements.zip(self.server.statements).map(|(now, then)| now - then),
+            others: (now.machine - self.machine - usage.iter().map(|(_, usage)| usage.cpu).sum::<f64>()).max(0.0),
             usage,
         })
     }
@@ -79,10 +90,13 @@ impl Span {
     pub(crate) fn per_job(&self, jobs: u64) -> Counters {
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
         let jobs = jobs.max(1) as f64;
-        let mut counters = self.peaks();
+        let mut counters = self.common();
+        let mut total = 0.0;
         for (role, usage) in self.usage {
             counters.set(format!("{role}_cpu_s_per_1m_jobs"), usage.cpu / jobs * 1e6);
+            total += usage.cpu / jobs * 1e6;
         }
+        counters.set(TOTAL_CPU, total);
         counters.set("wal_bytes_per_job", self.wal / jobs);
         counters.set("commits_per_job", self.commits / jobs);
         if let Some(statements) = self.statements {
@@ -93,7 +107,7 @@ impl Span {
 
     /// What each second took.
     pub(crate) fn per_second(&self) -> Counters {
-        let mut counters = self.peaks();
+        let mut counters = self.common();
         for (role, usage) in self.usage {
             counters.set(format!("{role}_cpu_percent"), usage.cpu / self.seconds * 100.0);
         }
@@ -110,8 +124,9 @@ impl Span {
         self.usage.iter().find(|(role, _)| *role == SCHEDULER).map_or(0.0, |(_, usage)| usage.mib)
     }
 
-    fn peaks(&self) -> Counters {
+    fn common(&self) -> Counters {
         let mut counters = Counters::default();
+        counters.set(OTHERS_CPU, self.others / self.seconds * 100.0);
         for (role, usage) in self.usage {
             counters.set(format!("{role}_peak_mib"), usage.mib);
         }

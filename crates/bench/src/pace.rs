@@ -63,7 +63,7 @@ mod tests {
         while let Some(due) = pace.next(400).await {
             jobs += due.jobs;
         }
-        assert!((1_000..=1_100).contains(&jobs) || jobs <= 1_400, "{jobs}");
-        assert!(jobs >= 1_000, "{jobs}");
+        // The last portion may reach past the end.
+        assert!((1_000..=1_400).contains(&jobs), "{jobs}");
     }
 }

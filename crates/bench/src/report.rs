@@ -5,13 +5,15 @@ use serde_json::{Value, json};
 
 use crate::{
     counters::Counters,
+    meter::{OTHERS_CPU, TOTAL_CPU},
     scenario::{Sample, Scenario},
     stats::{median, spread},
 };
 
 /// The counters of the second table: heading and name.
-const COSTS: [(&str, &str); 12] = [
-    ("cpu s/1M: sched", "scheduler_cpu_s_per_1m_jobs"),
+const COSTS: [(&str, &str); 13] = [
+    ("cpu s/1M: all", TOTAL_CPU),
+    ("sched", "scheduler_cpu_s_per_1m_jobs"),
     ("workers", "workers_cpu_s_per_1m_jobs"),
     ("generator", "generator_cpu_s_per_1m_jobs"),
     ("postgres", "postgres_cpu_s_per_1m_jobs"),
@@ -88,7 +90,16 @@ pub(crate) fn table(figures: &[Figure]) -> String {
 
 fn main_table(figures: &[Figure]) -> String {
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(["scenario", "value", "unit", "floor", "ratio", "spread", "runs"]);
+    table.load_preset(NOTHING).set_header([
+        "scenario",
+        "value",
+        "unit",
+        "floor",
+        "ratio",
+        "spread",
+        "runs",
+        "others' cpu",
+    ]);
     for figure in figures {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         table.add_row([
@@ -99,9 +110,10 @@ fn main_table(figures: &[Figure]) -> String {
             or_dash(figure.ratio().map(|ratio| format!("{ratio:.2}"))),
             format!("{:.0} %", spread(&figure.values) * 100.0),
             figure.values.len().to_string(),
+            or_dash(figure.counters.get(OTHERS_CPU).map(|percent| format!("{percent:.0} %"))),
         ]);
     }
-    aligned(table, &[1, 3, 4, 5, 6])
+    aligned(table, &[1, 3, 4, 5, 6, 7])
 }
 
 fn cost_table(figures: &[Figure]) -> String {
@@ -117,7 +129,10 @@ fn cost_table(figures: &[Figure]) -> String {
 
 /// The counters that only some scenarios have.
 fn others(figure: &Figure) -> Option<String> {
-    let own = figure.counters.iter().filter(|(name, _)| COSTS.iter().all(|(_, common)| common != name));
+    let own = figure
+        .counters
+        .iter()
+        .filter(|(name, _)| COSTS.iter().all(|(_, common)| common != name) && *name != OTHERS_CPU);
     let lines: Vec<String> = own.map(|(name, value)| format!("  {name} {}", shown(value))).collect();
     (!lines.is_empty()).then(|| format!("{}\n{}", figure.scenario.name, lines.join("\n")))
 }
@@ -132,7 +147,7 @@ fn aligned(mut table: Table, numbers: &[usize]) -> String {
 }
 
 /// Three digits or more, with a blank before each thousand.
-fn shown(value: f64) -> String {
+pub(crate) fn shown(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
         large if large >= 100.0 => 0,

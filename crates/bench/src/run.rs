@@ -4,7 +4,10 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
 
 use crate::{
     Args,
@@ -58,8 +61,9 @@ async fn measure(args: &Args, chosen: &[&'static Scenario]) -> anyhow::Result<()
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
     let mut figures = Vec::new();
     for &scenario in chosen {
+        eprintln!("{}: {}", scenario.name, scenario.about);
         let figure = repeat(&rig, scenario, runs).await.with_context(|| format!("{} is broken", scenario.name))?;
-        eprintln!("{}: {}", scenario.name, figure.line());
+        println!("{}: {}", scenario.name, figure.line());
         figures.push(figure);
         if let Some(file) = &args.json {
             // After each, so that what was measured is there whatever follows.
@@ -73,8 +77,15 @@ async fn measure(args: &Args, chosen: &[&'static Scenario]) -> anyhow::Result<()
 async fn repeat(rig: &Rig, scenario: &'static Scenario, runs: u32) -> anyhow::Result<Figure> {
     let mut samples = Vec::new();
     for run in 1..=runs {
-        eprintln!("{}: run {run} of {runs}", scenario.name);
+        let began = Instant::now();
         let sample = (scenario.run)(rig).await?;
+        let seconds = began.elapsed().as_secs();
+        eprintln!(
+            "{}: run {run} of {runs}, {seconds} s: {} {}",
+            scenario.name,
+            report::shown(sample.value),
+            scenario.unit
+        );
         ensure!(sample.value.is_finite(), "the figure is {}", sample.value);
         samples.push(sample);
     }

@@ -45,6 +45,23 @@ pub(crate) fn of_postgres(postmaster: u32) -> Usage {
     children.chain([Usage { cpu: first, mib: status(postmaster, "RssAnon") }]).sum()
 }
 
+/// Seconds that the cores of this machine were busy since its start, taken by other machines included.
+pub(crate) fn of_machine() -> f64 {
+    busy(&fs::read_to_string("/proc/stat").unwrap_or_default()).unwrap_or(0.0)
+}
+
+/// The first line: user, nice, system, idle, waiting for a disk, interrupts of two kinds, stolen.
+fn busy(stat: &str) -> Option<f64> {
+    let fields: Vec<f64> =
+        stat.lines().next()?.split_whitespace().skip(1).filter_map(|text| text.parse().ok()).collect();
+    Some([0, 1, 2, 5, 6, 7].iter().filter_map(|&at| fields.get(at)).sum::<f64>() / hertz())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is 100")]
+fn hertz() -> f64 {
+    clock_ticks_per_second() as f64
+}
+
 /// What `/proc/PID/stat` says.
 #[derive(Debug, Clone, Copy)]
 struct Stat {
@@ -64,8 +81,7 @@ impl Stat {
         // The name before may hold anything.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at)?.parse::<u32>().ok().map(f64::from);
-        #[expect(clippy::cast_precision_loss, reason = "it is 100")]
-        let hertz = clock_ticks_per_second() as f64;
+        let hertz = hertz();
         let own = (ticks(11)? + ticks(12)?) / hertz;
         Some(Self { parent: fields.get(1)?.parse().ok()?, own, ended: (ticks(13)? + ticks(14)?) / hertz })
     }
@@ -99,6 +115,13 @@ mod tests {
         assert_eq!(stat.parent, 7);
         assert!(stat.own > stat.ended && stat.ended > 0.0);
         Ok(())
+    }
+
+    #[test]
+    fn a_machine_that_waits_is_not_busy() {
+        let stat = "cpu  100 0 50 9000 700 0 10 40 0 0\ncpu0 1 2 3 4\n";
+        assert!(busy(stat).is_some_and(|seconds| (seconds * hertz() - 200.0).abs() < 1e-6));
+        assert_eq!(busy(""), None);
     }
 
     #[test]

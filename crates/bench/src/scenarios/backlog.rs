@@ -1,7 +1,5 @@
 //! `backlog`: memory of the scheduler while very many jobs wait.
 
-use std::time::Duration;
-
 use crate::{
     fleet,
     meter::Meter,
@@ -31,11 +29,9 @@ async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     let mut stage = Stage::on(rig, rig.filled(Place::Ready, size(rig)).await?).await?;
     let meter = Meter::start(&stage).await?;
     stage.start_workers(fleet::TWO)?;
-    stage.pass(Duration::from_secs(rig.scaled(30, 2))).await?;
-    let done = stage.fleet.handled();
-    anyhow::ensure!(done > 0, "no job was handled");
+    stage.fleet.wait_handled(rig.scaled(500_000, 20_000)).await?;
     let span = meter.span(&stage).await?;
-    let mut counters = span.per_job(done);
+    let mut counters = span.per_job(stage.fleet.handled());
     stage.strike(&mut counters).await?;
     Ok(Sample { value: span.scheduler_mib(), floor: None, counters })
 }

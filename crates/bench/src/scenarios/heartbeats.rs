@@ -43,9 +43,9 @@ async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     load::fill(&stage, jobs, |_| Ok(hold.plain())).await?;
     stage.start_workers(CREW)?;
     stage.wait_leased(jobs).await?;
-    // Whole beats, after one in which what was left to do is done.
-    stage.pass(BEAT).await?;
-    let beats = rig.scaled(12, 2);
+    // What is left to do after a start is done; then whole beats.
+    stage.pass(rig.scaled(BEAT, Duration::from_secs(1))).await?;
+    let beats = rig.scaled(12, 1);
     let renewals = meter::statement(&stage, "renew").await?;
     let meter = Meter::start(&stage).await?;
     stage.pass(BEAT * beats).await?;

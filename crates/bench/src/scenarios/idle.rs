@@ -26,16 +26,14 @@ pub(crate) const SCENARIO: Scenario = Scenario {
 /// A hundred workers in four processes.
 const CREW: Crew = Crew { processes: 4, instances: 25, slots: 8 };
 
-/// For the workers to have said everything that a start needs.
-const CALM: Duration = Duration::from_secs(3);
-
 async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     let mut stage = Stage::set(rig).await?;
     stage.start_workers(CREW)?;
     stage.wait_sessions(CREW.processes * CREW.instances).await?;
-    stage.pass(CALM).await?;
+    // For the workers to have said everything that a start needs.
+    stage.pass(Duration::from_secs(rig.scaled(3, 1))).await?;
     let meter = Meter::start(&stage).await?;
-    stage.pass(Duration::from_secs(rig.scaled(60, 6))).await?;
+    stage.pass(Duration::from_secs(rig.scaled(60, 5))).await?;
     let mut counters = meter.span(&stage).await?.per_second();
     stage.strike(&mut counters).await?;
     let value = counters.get("statements_per_s").context("count statements: the server lacks pg_stat_statements")?;

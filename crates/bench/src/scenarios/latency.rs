@@ -45,7 +45,7 @@ pub(crate) const HALF: Scenario = Scenario {
 const PAUSE: Duration = Duration::from_millis(15);
 
 async fn idle(rig: &Rig) -> anyhow::Result<Sample> {
-    let samples = rig.scaled(1_000, 150);
+    let samples = rig.scaled(1_000, 100);
     let mut floor = Floor::open(rig).await?;
     let bare = floor.latency(samples).await?;
     floor.close().await?;
@@ -63,7 +63,7 @@ async fn idle(rig: &Rig) -> anyhow::Result<Sample> {
 async fn half(rig: &Rig) -> anyhow::Result<Sample> {
     let calibrate = async { Ok(steady::throughput(rig, Duration::from_secs(5)).await?.0) };
     let rate = rig.steady_rate(calibrate).await? / 2.0;
-    let time = Duration::from_secs(rig.scaled(30, 4));
+    let time = Duration::from_secs(rig.scaled(30, 3));
     let mut floor = Floor::open(rig).await?;
     let bare = floor.paced(rate, time).await?;
     floor.close().await?;

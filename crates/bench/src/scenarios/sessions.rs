@@ -28,9 +28,6 @@ pub(crate) const SCENARIO: Scenario = Scenario {
 /// For all to be welcomed.
 const OPEN_BOUND: Duration = Duration::from_mins(2);
 
-/// More than a heartbeat's interval, so that each has sent one.
-const CALM: Duration = Duration::from_secs(6);
-
 async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     let count: u32 = rig.scaled(5_000, 500);
     let mut stage = Stage::set(rig).await?;
@@ -39,10 +36,12 @@ async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     let mut sessions = Sessions::open(&stage.connect_options(), count as usize)?;
     sessions.all_open(&mut stage, OPEN_BOUND).await?;
     let opened = began.elapsed();
-    stage.pass(CALM).await?;
+    // In a full run more than a heartbeat's interval, so that each has sent some.
+    let calm = Duration::from_secs(rig.scaled(10, 1));
+    stage.pass(calm).await?;
     let value = (resident(&stage)? - empty) * 1024.0 / f64::from(count);
     let meter = Meter::start(&stage).await?;
-    stage.pass(CALM).await?;
+    stage.pass(calm).await?;
     let mut counters = meter.span(&stage).await?.per_second();
     let began = Instant::now();
     let address = stage.kill_scheduler().await?;

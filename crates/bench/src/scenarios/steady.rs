@@ -32,7 +32,7 @@ const FLOOR_JOBS: (u64, u64) = (200_000, 30_000);
 
 async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     let floor = floor::cycle(rig, rig.scaled(FLOOR_JOBS.0, FLOOR_JOBS.1)).await?;
-    let (value, counters) = throughput(rig, Duration::from_secs(rig.scaled(60, 5))).await?;
+    let (value, counters) = throughput(rig, Duration::from_secs(rig.scaled(60, 4))).await?;
     rig.note_steady_rate(value).await;
     Ok(Sample { value, floor: Some(floor), counters })
 }

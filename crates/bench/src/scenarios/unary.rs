@@ -46,7 +46,7 @@ async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     clients[0].enqueue(noop.plain()).await.context("enqueue the first job")?;
     let meter = Meter::start(&stage).await?;
     let began = Instant::now();
-    let end = began + Duration::from_secs(rig.scaled(20, 3));
+    let end = began + Duration::from_secs(rig.scaled(20, 2));
     let callers = (0..CALLERS).map(|n| tokio::spawn(call(clients[n % CONNECTIONS].clone(), noop.clone(), end)));
     let mut latency = Latency::new()?;
     for caller in callers.collect::<Vec<_>>() {
