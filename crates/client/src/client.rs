@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
 use crate::options::Bearer;
+use crate::reason::{advised_reason, unconnected};
 use crate::repeat::{MAX_TRIES, Repeat, Verdict, judge, pause};
 use crate::{ConnectOptions, Error};
 
@@ -23,7 +24,8 @@ pub(crate) type Transport = InterceptedService<Channel, Bearer>;
 pub struct Client(Arc<Inner>);
 
 struct Inner {
-    transports: Vec<Transport>,
+    // With their addresses; at least one.
+    transports: Vec<(String, Transport)>,
     // Where the last call succeeded, modulo the number of addresses.
     current: AtomicUsize,
     call_timeout: Duration,
@@ -42,7 +44,10 @@ impl Client {
                     client.0.current.store(at, Ordering::Relaxed);
                     return Ok(client);
                 }
-                Err(error) => last = format!("{}: {}", options.addresses[at], causes(&error)),
+                Err(error) => {
+                    let address = &options.addresses[at];
+                    last = format!("{address}: {}", unconnected(address, &error));
+                }
             }
         }
         Err(Error::Unavailable(format!("no scheduler answers, the last one tried was {last}")))
@@ -53,8 +58,9 @@ impl Client {
     /// Errors: [`Error::Options`].
     pub fn lazy(options: &ConnectOptions) -> Result<Self, Error> {
         let bearer = options.bearer()?;
-        let transports =
-            options.endpoints()?.iter().map(|e| InterceptedService::new(e.connect_lazy(), bearer.clone())).collect();
+        let transport = |endpoint: Endpoint| InterceptedService::new(endpoint.connect_lazy(), bearer.clone());
+        let endpoints = options.endpoints()?.into_iter().map(transport);
+        let transports = options.addresses.iter().cloned().zip(endpoints).collect();
         Ok(Self(Arc::new(Inner { transports, current: AtomicUsize::new(0), call_timeout: options.call_timeout })))
     }
 
@@ -66,7 +72,8 @@ impl Client {
         let mut tries = 1;
         loop {
             let at = self.0.current.load(Ordering::Relaxed);
-            let answer = send(self.0.transports[at % self.0.transports.len()].clone());
+            let (address, transport) = &self.0.transports[at % self.0.transports.len()];
+            let answer = send(transport.clone());
             let status = match tokio::time::timeout(self.0.call_timeout, answer).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
                 Ok(Err(status)) => status,
@@ -74,8 +81,10 @@ impl Client {
             };
             match judge(&status, repeat) {
                 Verdict::Answered => return Err(status.into()),
-                Verdict::Unknown => return Err(Error::OutcomeUnknown(status.message().to_owned())),
-                Verdict::Again if tries == MAX_TRIES => return Err(Error::Unavailable(causes(&status))),
+                Verdict::Unknown => return Err(Error::OutcomeUnknown(advised_reason(address, &status))),
+                Verdict::Again if tries == MAX_TRIES => {
+                    return Err(Error::Unavailable(advised_reason(address, &status)));
+                }
                 Verdict::Again => self.leave(at),
             }
             tokio::time::sleep(pause(tries, rand::random())).await;
@@ -94,19 +103,4 @@ impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inner").field("addresses", &self.transports.len()).finish_non_exhaustive()
     }
-}
-
-/// An error and its causes, in one line.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !line.contains(&cause_text) {
-            line.push_str(": ");
-            line.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    line
 }

@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::time::Duration;
 
-use tonic::{Code, ConnectError, Status};
+use tonic::{Code, Status};
+
+use crate::reason::was_never_sent;
 
 /// Tries of one call in all.
 pub(crate) const MAX_TRIES: u32 = 6;
@@ -49,17 +51,6 @@ pub(crate) fn pause(tries: u32, chance: f64) -> Duration {
     let grown = FIRST_PAUSE.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
     // Half of it is certain, so that a scheduler that restarts is given time; half is chance, so that clients spread.
     grown.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
-}
-
-fn was_never_sent(status: &Status) -> bool {
-    let mut source = status.source();
-    while let Some(error) = source {
-        if error.is::<ConnectError>() {
-            return true;
-        }
-        source = error.source();
-    }
-    false
 }
 
 #[cfg(test)]

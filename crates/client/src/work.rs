@@ -8,8 +8,9 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Endpoint;
 use tonic::{Status, Streaming};
 
-use crate::client::{Transport, causes};
+use crate::client::Transport;
 use crate::options::Bearer;
+use crate::reason::unconnected;
 use crate::{ConnectOptions, Error};
 
 /// A scheduler to open work streams to. Connects nothing by itself, so that the caller decides when, and on which runtime.
@@ -44,7 +45,8 @@ impl WorkAddress {
 
     /// Connects, within the connect timeout. Errors: [`Error::Unavailable`].
     pub async fn connect(&self) -> Result<Connection, Error> {
-        let channel = self.endpoint.connect().await.map_err(|error| Error::Unavailable(causes(&error)))?;
+        let channel =
+            self.endpoint.connect().await.map_err(|error| Error::Unavailable(unconnected(&self.url, &error)))?;
         Ok(Connection(InterceptedService::new(channel, self.bearer.clone())))
     }
 }

@@ -59,7 +59,8 @@ impl Link {
             });
         }
         let scheduler = self.dialer.url().to_owned();
-        tracing::warn!(session.id = %self.session, scheduler, code = ?status.code(), reason = status.message(), "cannot open a stream");
+        let reason = client::advised_reason(&scheduler, status);
+        tracing::warn!(session.id = %self.session, scheduler, code = ?status.code(), reason, "cannot open a stream");
         self.dialer.failed();
         self.stream_failed(status, now);
         if self.stream.is_none() || self.moving.is_some() {
@@ -112,7 +113,8 @@ impl Link {
                 self.lose_stream(now);
             }
             Err(status) => {
-                tracing::warn!(session.id = %self.session, code = ?status.code(), reason = status.message(), "the stream broke");
+                let reason = client::reason(&status);
+                tracing::warn!(session.id = %self.session, code = ?status.code(), reason, "the stream broke");
                 self.stream_failed(&status, now);
                 self.lose_stream(now);
             }

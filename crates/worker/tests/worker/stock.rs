@@ -9,6 +9,7 @@ use queue_proto::millis;
 use queue_proto::v1::settlement::Outcome;
 use queue_proto::v1::{self, Failed, Succeeded};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::fake::{Fake, PATIENCE, Session, grant, patiently};
@@ -244,4 +245,26 @@ async fn a_second_sigterm_ends_it_at_once_and_its_commands_too() {
     let status = tokio::time::timeout(PATIENCE, worker.wait()).await.unwrap().unwrap();
     assert_eq!(status.code(), Some(143));
     gone(child).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_that_speaks_no_tls_is_told_with_what_to_check() {
+    let fake = Fake::start();
+    let mut worker = Command::new(env!("CARGO_BIN_EXE_worker"))
+        .args(["--exec", "a=true", "--scheduler", &fake.url.replace("http://", "https://")])
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(worker.stderr.take().unwrap()).lines();
+    let refused = async {
+        loop {
+            let line = lines.next_line().await.unwrap().expect("a line before the end");
+            if line.contains("cannot open a stream") {
+                return line;
+            }
+        }
+    };
+    let line = patiently("a line of the log", refused).await;
+    assert!(line.contains("InvalidContentType; ") && line.contains("check whether its address is http://"), "{line}");
 }

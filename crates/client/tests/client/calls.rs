@@ -1,4 +1,4 @@
-//! The client against a scheduler that the test plays, over real sockets.
+//! What is sent, what is sent again, and what an answer becomes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 /// Answers in turn with what was planned, and writes down what it was asked.
 #[derive(Clone, Default)]
-struct Played {
+pub struct Played {
     plan: Arc<Mutex<VecDeque<Status>>>,
     asked: Arc<Mutex<Vec<(v1::NewJob, String)>>>,
 }
@@ -121,9 +121,10 @@ async fn token_and_trace_context_travel() {
     let (played, url) = Played::serve([]).await;
     let options = ConnectOptions::new([url]).with_token(Some(Secret::new("t0ken")));
     let client = Client::connect(&options).await.unwrap();
-    client.enqueue(NewJob { traceparent: Some("00-a-b-01".to_owned()), ..job("k") }).await.unwrap();
+    let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    client.enqueue(NewJob { traceparent: Some(traceparent.to_owned()), ..job("k") }).await.unwrap();
     let asked = played.asked.lock().unwrap();
-    assert_eq!((asked[0].1.as_str(), asked[0].0.traceparent.as_deref()), ("Bearer t0ken", Some("00-a-b-01")));
+    assert_eq!((asked[0].1.as_str(), asked[0].0.traceparent.as_deref()), ("Bearer t0ken", Some(traceparent)));
 }
 
 #[tokio::test]
