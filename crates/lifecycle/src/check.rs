@@ -37,6 +37,14 @@ pub fn check_duration(flag: &str, value: Duration, range: RangeInclusive<Duratio
     Ok(())
 }
 
+/// Refuses what any of the checks refuses, in one message; the settings of a process are judged together.
+pub fn check_all(checks: impl IntoIterator<Item = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let problems = checks.into_iter().filter_map(Result::err).map(|problem| format!("{problem:#}"));
+    let problems = problems.collect::<Vec<_>>().join(";\n");
+    ensure!(problems.is_empty(), problems);
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +57,13 @@ mod tests {
         let range = Duration::from_millis(100)..=Duration::from_mins(1);
         let error = check_duration("--period", Duration::ZERO, range).unwrap_err();
         assert_eq!(error.to_string(), "--period is 0s: must be between 100ms and 1m");
+    }
+
+    #[test]
+    fn everything_that_is_refused_is_told_in_one_message() {
+        assert!(check_all([Ok(()), Ok(())]).is_ok());
+        let error = check_all([check_range("--a", 0, 1..=2), Ok(()), check_range("--b", 3, 1..=2)]).unwrap_err();
+        assert_eq!(error.to_string(), "--a is 0: must be between 1 and 2;\n--b is 3: must be between 1 and 2");
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod tasks;
 mod token;
 
 pub use auth::Auth;
-pub use check::{check_duration, check_range, duration};
+pub use check::{check_all, check_duration, check_range, duration};
 pub use client::Secret;
 pub use connect::{ConnectArgs, DEFAULT_SCHEDULER};
 pub use listen::{DEFAULT_LISTEN, ListenArgs};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
-use lifecycle::{ConnectArgs, check_duration, check_range};
+use lifecycle::{ConnectArgs, check_all, check_duration, check_range};
 use queue_core::WorkerName;
 use telemetry::TelemetryArgs;
 
@@ -78,7 +77,7 @@ const EXAMPLES: &str = "Examples:
 impl ReaperArgs {
     /// The checked options of passes; the error names everything that does not fit, with its flag.
     pub fn options(&self) -> anyhow::Result<Options> {
-        let checks = [
+        check_all([
             check_duration("--period", self.period, PERIODS.0..=PERIODS.1),
             check_duration("--tidy-every", self.tidy_every, PERIODS.0..=LONGEST_INTERVAL),
             check_duration("--audit-every", self.audit_every, PERIODS.0..=LONGEST_INTERVAL),
@@ -87,10 +86,7 @@ impl ReaperArgs {
             check_range("--leases-page", self.leases_page, 1..=MAX_PAGE),
             self.connect.client_tls().map(drop),
             self.connect.token().map(drop),
-        ];
-        let problems: Vec<String> =
-            checks.into_iter().filter_map(Result::err).map(|problem| format!("{problem:#}")).collect();
-        ensure!(problems.is_empty(), problems.join(";\n"));
+        ])?;
         Ok(Options {
             holder: self.name.clone().map_or_else(|| WorkerName::new(&lifecycle::process_name()), Ok)?,
             tidy_every: self.tidy_every,

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::Parser;
-use lifecycle::{ConnectArgs, check_duration, check_range};
+use client::ConnectOptions;
+use lifecycle::{ConnectArgs, check_all, check_duration, check_range};
 use queue_core::{MAX_CAPACITY, MAX_SESSION_QUEUES, QueueName, WorkerName};
 use telemetry::TelemetryArgs;
 use worker::{
@@ -86,19 +87,11 @@ pub struct Args {
 }
 
 impl Args {
-    /// The handlers, checked.
-    pub fn handlers(&self) -> anyhow::Result<Handlers> {
-        let handlers = Handlers::parse(&self.exec, &self.http)?;
-        for kind in &self.effect {
-            let known = handlers.kinds().any(|known| known.as_str() == kind);
-            ensure!(known, "--effect {kind}: there is no handler for this kind");
-        }
-        Ok(handlers)
-    }
-
-    /// The worker that the flags describe, with these handlers, whose commands run in these groups. Errors name the flag.
-    pub fn worker(self, handlers: Handlers, groups: &Arc<Groups>) -> anyhow::Result<Worker> {
-        self.check()?;
+    /// The worker that the flags describe, whose commands run in these groups, and whether it has any.
+    ///
+    /// The error names everything that does not fit, with its flag.
+    pub fn worker(self, groups: &Arc<Groups>) -> anyhow::Result<(Worker, bool)> {
+        let (handlers, connect) = self.checked()?;
         tracing::info!(
             queues = self.queues.iter().map(QueueName::as_str).collect::<Vec<_>>().join(","),
             concurrency = self.concurrency,
@@ -107,7 +100,7 @@ impl Args {
             "working"
         );
         let mut builder = Worker::builder()
-            .connect(self.connect.options()?)
+            .connect(connect)
             .queues(self.queues.iter().map(QueueName::as_str))
             .concurrency(self.concurrency)
             .drain_grace(self.grace)
@@ -116,18 +109,38 @@ impl Args {
         if let Some(name) = &self.name {
             builder = builder.name(name.as_str());
         }
-        Ok(self.with_handlers(builder, handlers, groups)?.build()?)
+        let has_commands = !handlers.commands.is_empty();
+        Ok((self.with_handlers(builder, handlers, groups)?.build()?, has_commands))
     }
 
-    fn check(&self) -> anyhow::Result<()> {
+    fn checked(&self) -> anyhow::Result<(Handlers, ConnectOptions)> {
+        let handlers = Handlers::parse(&self.exec, &self.http)
+            .and_then(|handlers| self.check_effects(&handlers).map(|()| handlers));
+        let connect = self.connect.options();
+        let messages = MIN_MAX_MESSAGE_BYTES..=MAX_MAX_MESSAGE_BYTES;
+        check_all([
+            problem(&handlers),
+            self.check_queues(),
+            check_range("--concurrency", self.concurrency, 1..=MAX_CAPACITY),
+            check_range("--max-message-bytes", self.max_message_bytes, messages),
+            check_duration("--grace", self.grace, Duration::ZERO..=MAX_DRAIN_GRACE),
+            problem(&connect),
+        ])?;
+        Ok((handlers?, connect?))
+    }
+
+    fn check_effects(&self, handlers: &Handlers) -> anyhow::Result<()> {
+        let known = |effect: &str| handlers.kinds().any(|kind| kind.as_str() == effect);
+        let unknown = self.effect.iter().find(|effect| !known(effect));
+        unknown.map_or(Ok(()), |effect| Err(anyhow!("--effect {effect}: there is no handler for this kind")))
+    }
+
+    fn check_queues(&self) -> anyhow::Result<()> {
         let mut queues = BTreeSet::new();
         for queue in &self.queues {
             ensure!(queues.insert(queue), "--queue: {queue} is there twice");
         }
-        check_range("the number of --queue", queues.len(), 1..=MAX_SESSION_QUEUES)?;
-        check_range("--concurrency", self.concurrency, 1..=MAX_CAPACITY)?;
-        check_range("--max-message-bytes", self.max_message_bytes, MIN_MAX_MESSAGE_BYTES..=MAX_MAX_MESSAGE_BYTES)?;
-        check_duration("--grace", self.grace, Duration::ZERO..=MAX_DRAIN_GRACE)
+        check_range("the number of --queue", queues.len(), 1..=MAX_SESSION_QUEUES)
     }
 
     fn with_handlers(
@@ -148,6 +161,11 @@ impl Args {
         }
         Ok(builder)
     }
+}
+
+/// What is wrong with it, to be told with the rest.
+fn problem<T>(checked: &anyhow::Result<T>) -> anyhow::Result<()> {
+    checked.as_ref().map(drop).map_err(|error| anyhow!("{error:#}"))
 }
 
 fn parse_queue(text: &str) -> Result<QueueName, String> {
@@ -179,8 +197,16 @@ mod tests {
             Ok(args) => args,
             Err(error) => return error.to_string(),
         };
-        let worker = args.handlers().and_then(|handlers| args.worker(handlers, &Arc::default()));
-        worker.err().map(|error| error.to_string()).unwrap_or_default()
+        args.worker(&Arc::default()).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn everything_that_does_not_fit_is_told_at_once() {
+        let flags = ["--exec", "=x", "--concurrency", "0", "--queue", "a,a", "--scheduler", "ftp://a"];
+        let error = refusal(&flags);
+        for flag in ["--exec: the kind", "--concurrency is 0", "--queue: a", "--scheduler `ftp://a`"] {
+            assert!(error.contains(flag), "{flag}: {error}");
+        }
     }
 
     #[test]

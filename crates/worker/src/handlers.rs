@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, anyhow, ensure};
+use lifecycle::check_all;
 use queue_core::{KindName, MAX_SESSION_KINDS};
 use reqwest::Url;
 
@@ -20,11 +21,12 @@ impl Handlers {
     ///
     /// Errors name the flag, and never repeat a URL, which may hold credentials.
     pub fn parse(exec: &[String], http: &[String]) -> anyhow::Result<Self> {
-        let commands = each("--exec", "KIND=COMMAND", exec, |command| {
+        let (commands, wrong_commands) = each("--exec", "KIND=COMMAND", exec, |command| {
             let command = Command::parse(command)?;
             command.check().map(|()| command)
-        })?;
-        let urls = each("--http", "KIND=URL", http, url)?;
+        });
+        let (urls, wrong_urls) = each("--http", "KIND=URL", http, url);
+        check_all(wrong_commands.into_iter().chain(wrong_urls).map(Err))?;
         let handlers = Self { commands, urls };
         handlers.check()?;
         Ok(handlers)
@@ -47,20 +49,24 @@ impl Handlers {
     }
 }
 
-fn each<T>(
-    flag: &str,
-    form: &str,
-    values: &[String],
-    parse: impl Fn(&str) -> Result<T, String>,
-) -> anyhow::Result<Vec<(KindName, T)>> {
-    let values = values.iter().map(|value| value.trim()).filter(|value| !value.is_empty());
-    let handlers = values.map(|value| {
+type Parsed<T> = (Vec<(KindName, T)>, Vec<anyhow::Error>);
+
+/// The handlers of the values that make sense, and what is wrong with the others.
+fn each<T>(flag: &str, form: &str, values: &[String], parse: impl Fn(&str) -> Result<T, String>) -> Parsed<T> {
+    let one = |value: &str| {
         let (kind, rest) = value.split_once('=').with_context(|| format!("{flag}: must be {form}"))?;
         let kind = KindName::new(kind.trim()).map_err(|invalid| anyhow!("{flag}: the kind {}", invalid.problem))?;
         let parsed = parse(rest.trim()).map_err(|problem| anyhow!("{flag} {kind}: {problem}"))?;
         Ok((kind, parsed))
-    });
-    handlers.collect()
+    };
+    let (mut handlers, mut problems) = (Vec::new(), Vec::new());
+    for value in values.iter().map(|value| value.trim()).filter(|value| !value.is_empty()) {
+        match one(value) {
+            Ok(handler) => handlers.push(handler),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    (handlers, problems)
 }
 
 fn url(text: &str) -> Result<Url, String> {
@@ -107,6 +113,7 @@ mod tests {
             (&[], &["a=//u:planted@h/"], "--http a: is not a URL"),
             (&["a=cat"], &["a=http://h/"], "--exec, --http: there are two handlers for a"),
             (&["a=cat", "a=true"], &[], "--exec, --http: there are two handlers for a"),
+            (&["=cat"], &["a=x"], "--exec: the kind is required;\n--http a: is not a URL"),
             (&many, &[], "--exec, --http: 257 kinds are more than 256"),
             (&[""], &[], "give at least one handler: --exec"),
         ] {

@@ -36,9 +36,7 @@ fn main() -> ExitCode {
 
 async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let groups = Arc::new(Groups::default());
-    let handlers = args.handlers().context("set up the worker")?;
-    let has_commands = !handlers.commands.is_empty();
-    let worker = args.worker(handlers, &groups).context("set up the worker")?;
+    let (worker, has_commands) = args.worker(&groups).context("set up the worker")?;
     let report = if has_commands {
         let guard = groups.start_guard().await?;
         tokio::select! {
