@@ -17,7 +17,9 @@ use crate::eventually;
 use crate::eventually::holds_within;
 
 /// Marks every descendant, so that those are found too that moved to process groups of their own.
-const MARK: &str = "FENCEPOST_TESTBED";
+///
+/// Not a name of Fencepost's: workers keep those from their commands.
+const MARK: &str = "TESTBED_PROCESS";
 /// Lines of a log that are kept: the newest.
 const LOG_LINES: usize = 20_000;
 /// Rounds of killing what was marked: a process may fork while it is looked for.
