@@ -85,7 +85,7 @@ impl System<'_> {
             ("--db-connect-timeout", "1s"),
             ("--db-lock-timeout", "500ms"),
             ("--db-idle-timeout", "1s"),
-            ("--db-hot-connections", "2"),
+            ("--db-hot-connections", "3"),
             ("--db-read-connections", "2"),
         ];
         all.retain(|(flag, _)| !flags.iter().any(|(own, _)| own == flag));

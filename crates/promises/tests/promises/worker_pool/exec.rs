@@ -8,7 +8,7 @@ use client::{Client, ConnectOptions, Secret};
 use queue_core::{Headers, NewJob};
 use testbed::{eventually, free_address, listening};
 
-use crate::jobs::{attempts, ends, enqueue, is, job};
+use crate::jobs::{at_once, attempts, ends, enqueue, is, job};
 use crate::system::{PATIENCE, System, system};
 
 /// Notes the ids of itself and of a child in the background, and never ends by itself.
@@ -153,6 +153,33 @@ async fn what_a_command_leaves_behind_does_not_outlive_its_attempt() {
         let id = enqueue(&client, job("a")).await;
         assert_eq!(is(&client, id, JobState::Succeeded).await.result.as_deref(), Some(&b"done\n"[..]));
         family_is_gone(system).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_never_runs_beside_its_successor_after_its_worker_was_killed() {
+    system(async |system| {
+        let scheduler = system.hasty_scheduler().await;
+        let _reaper = system.reaper(&[&scheduler], &[]);
+        let client = scheduler.client();
+        // The first attempt and its child ignore SIGTERM and never end; the second notes which of them live.
+        let script = "if [ $FENCEPOST_ATTEMPT = 1 ]; then
+                trap '' TERM
+                sh -c 'echo $$ >> family; while :; do sleep 0.1; done' & echo $$ >> family
+                while :; do sleep 0.1; done
+            fi
+            for id in $(cat family); do grep -Eq '^State:.[^ZX]' /proc/$id/status 2> /dev/null && echo $id; done
+            exit 0";
+        let mut killed = system.exec_worker(&[&scheduler], &[("a", script)], &[]);
+        let id = enqueue(&client, NewJob { retry: at_once(), ..job("a") }).await;
+        system.wrote("family", 2).await;
+        system.held_for_sure().await;
+        killed.kill();
+        let _successor = system.exec_worker(&[&scheduler], &[("a", script)], &[]);
+        let done = is(&client, id, JobState::Succeeded).await;
+        assert_eq!(ends(&done), [AttemptEnd::Lost, AttemptEnd::Succeeded]);
+        assert_eq!(done.result, None, "nothing of the first attempt lives");
     })
     .await;
 }

@@ -8,6 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use testbed::{Process, free_address, listening};
 
 use crate::jobs::{enqueue, is, job};
+use crate::metrics::shows;
 use crate::system::{PATIENCE, Scheduler, System, says, system};
 
 #[tokio::test]
@@ -121,6 +122,7 @@ async fn who_has_not_the_token_can_do_nothing() {
             assert!(matches!(refused, Error::Denied(_)), "{refused}");
             client.queue_stats(&[]).await.expect_err("is refused");
         }
+        shows(metrics, "fencepost_callers_refused_total", &[r#"reason="token""#], 4.0).await;
         let exec = format!("a={}", system.script("a", "true"));
         let args = ["--scheduler", &url, "--exec", &exec];
         let mut refused = system.processes.start("worker", &args, &[("FENCEPOST_TOKEN", "wrong")]);
@@ -168,9 +170,12 @@ async fn tls_is_mutual_and_both_sides_verify_the_other() {
             system.processes.start("worker", &[&args[..], &["--tls-client-key", &key]].concat(), &[])
         };
         // One trusts another authority than the scheduler's, the other shows a certificate of another than it trusts.
-        let strangers = [worker(&file("strange.ca"), "ours"), worker(&ca, "strange")];
-        for stranger in &strangers {
-            says(stranger, &["cannot open a stream"]).await;
+        let strangers = [
+            (worker(&file("strange.ca"), "ours"), "check its authority (--tls-ca)"),
+            (worker(&ca, "strange"), "check it (--tls-client-cert)"),
+        ];
+        for (stranger, check) in &strangers {
+            says(stranger, &["cannot open a stream", check]).await;
         }
         assert_eq!(system.db.number("select count(*) from fencepost.worker").await, 0);
         let mut ours = worker(&ca, "ours");
