@@ -93,6 +93,8 @@ impl Context {
     }
 
     /// Reports the progress, 0 to 1. Sent with the next heartbeat; only the latest counts.
+    ///
+    /// What lies outside is brought within, infinities too; what is not a number is ignored.
     pub fn progress(&self, progress: f64) {
         self.0.report(progress);
     }
