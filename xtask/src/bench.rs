@@ -12,8 +12,8 @@ use tokio::process::Command;
 use crate::{interrupt::Interrupt, postgres, run, service, workspace};
 
 /// What a guide for users would set, and nothing that costs durability. All else is as PostgreSQL comes.
-const SETTINGS: [(&str, &str); 3] =
-    [("shared_buffers", "256MB"), ("max_wal_size", "8GB"), ("checkpoint_timeout", "15min")];
+const SETTINGS: [(&str, &str); 4] =
+    [("shared_buffers", "256MB"), ("max_wal_size", "8GB"), ("checkpoint_timeout", "15min"), ("max_connections", "200")];
 
 /// Counts statements. It comes with PostgreSQL, but distributions may leave it out.
 const COUNTER: &str = "pg_stat_statements";
@@ -118,8 +118,5 @@ async fn settings() -> anyhow::Result<Vec<(String, String)>> {
 
 fn shown(settings: &[(String, String)]) -> String {
     let pairs: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    format!(
-        "PostgreSQL with fsync, synchronous_commit and full_page_writes on, else stock but for {}",
-        pairs.join(", ")
-    )
+    format!("fsync, synchronous_commit and full_page_writes on, else stock but for locale=C, {}", pairs.join(", "))
 }

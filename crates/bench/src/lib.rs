@@ -1,6 +1,6 @@
 //! What `cargo xtask bench` runs: scenarios that measure real processes, each beside its floor.
 //!
-//! A [`Scenario`](scenario::Scenario) sets a [`Stage`](stage::Stage): a fresh database, schedulers and workers as processes of their
+//! A `Scenario` sets a `Stage`: a fresh database, schedulers and workers as processes of their
 //! own. It loads them over gRPC, measures, and returns a sample. Its floor is the same transitions as plain batched SQL from
 //! one client, measured just before.
 

@@ -57,7 +57,9 @@ fn choose(names: &[String], quick: bool) -> anyhow::Result<Vec<&'static Scenario
 
 async fn measure(args: &Args, chosen: &[&'static Scenario]) -> anyhow::Result<()> {
     let rig = Rig::set_up(&args.server, args.quick).await.context("set up")?;
-    println!("{}", args.server.settings);
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let version = rig.admin.row("show server_version").await?.concat();
+    println!("{cores} cores; PostgreSQL {version}, {}", args.server.settings);
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
     let mut figures = Vec::new();
     for &scenario in chosen {

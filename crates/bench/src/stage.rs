@@ -131,6 +131,14 @@ impl<'r> Stage<'r> {
         self.fleet.check()
     }
 
+    /// A process that has died explains a failure better than what was noticed of it.
+    pub(crate) fn explain<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<T> {
+        if result.is_err() {
+            self.check()?;
+        }
+        result
+    }
+
     /// Lets time pass, and watches that everything runs.
     pub(crate) async fn pass(&mut self, time: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + time;

@@ -142,7 +142,8 @@ async fn snapshot(rig: &Rig) -> anyhow::Result<Sample> {
         let snapshot = stage.database.psql.hold_snapshot().await?;
         stage.start_workers(fleet::TWO)?;
         let time = Duration::from_secs(rig.scaled(600, 5));
-        let through = load::paced(&stage, SNAPSHOT_RATE, time, || noop.plain()).await?;
+        let enqueued = load::paced(&stage, SNAPSHOT_RATE, time, || noop.plain()).await;
+        let through = stage.explain(enqueued)?;
         stage.wait_succeeded(through).await?;
         stage.mark().await?;
         let jobs = drain::size(rig);

@@ -70,7 +70,8 @@ async fn half(rig: &Rig) -> anyhow::Result<Sample> {
     let mut stage = ready(rig).await?;
     let noop = Jobs::noop()?;
     let meter = Meter::start(&stage).await?;
-    let jobs = load::paced(&stage, rate, time, || noop.stamped()).await?;
+    let enqueued = load::paced(&stage, rate, time, || noop.stamped()).await;
+    let jobs = stage.explain(enqueued)?;
     stage.wait_succeeded(jobs).await?;
     let mut sample = finish(stage, &meter, jobs, 0.99, Some(bare.quantile_ms(0.99))).await?;
     sample.counters.set("offered_jobs_per_s", rate);

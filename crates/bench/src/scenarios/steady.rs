@@ -44,7 +44,8 @@ pub(crate) async fn throughput(rig: &Rig, time: Duration) -> anyhow::Result<(f64
     stage.start_workers(fleet::TWO)?;
     let meter = Meter::start(&stage).await?;
     let window = Window { outstanding: OUTSTANDING, time };
-    let jobs = load::circulate(&stage, window, || noop.plain()).await?;
+    let enqueued = load::circulate(&stage, window, || noop.plain()).await;
+    let jobs = stage.explain(enqueued)?;
     stage.wait_succeeded(jobs).await?;
     let mut counters = meter.span(&stage).await?.per_job(jobs);
     let value = stage.rate(jobs).await?;
