@@ -22,9 +22,9 @@ values (case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_curre
 create sequence fencepost.job_seq cache 64;
 comment on sequence fencepost.job_seq is 'Low part of job ids; its order means nothing.';
 
--- With a cache each connection would hold a range of its own, and a later grant could get a smaller token.
+-- With a cache each connection would hold a range of its own, and a later claim could get a smaller number.
 create sequence fencepost.token_seq cache 1;
-comment on sequence fencepost.token_seq is 'Fencing tokens.';
+comment on sequence fencepost.token_seq is 'Claims. A fencing token is the number of its claim, shifted by 10 bits, and the place in it.';
 
 create sequence fencepost.session_seq;
 create sequence fencepost.scheduler_seq;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use queue_core::{Counters, JobId, Token};
+use queue_core::{Counters, JobId, MAX_BATCH, Token};
 use sqlx::PgConnection;
 
 use crate::lease::{counters, stored_millis};
@@ -73,7 +73,8 @@ pub struct Claimed {
 
 /// Claims jobs for the slots of sessions that this scheduler still serves.
 ///
-/// Never more than the slots. On [`Store::hot`](crate::Store::hot) only: the plan goes through the lane's index and deletes by
+/// Never more than the slots, and at most [`queue_core::MAX_BATCH`]. Tokens are the number of the claim, from the
+/// sequence, and the place in it: a later claim of the same job has a larger one. On [`Store::hot`](crate::Store::hot) only: the plan goes through the lane's index and deletes by
 /// the `ctid` of rows that the same statement has locked; by key it would read the lane's dead entries again.
 #[expect(clippy::too_many_lines, reason = "one statement")]
 pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Claim, StoreError> {
@@ -84,7 +85,14 @@ pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Cl
     let sessions: Vec<i64> = request.slots.iter().map(|slot| slot.owner.session_no).collect();
     let epochs: Vec<i32> = request.slots.iter().map(|slot| slot.owner.epoch).collect();
     let owners: Vec<i64> = request.slots.iter().map(|slot| slot.owner.scheduler.0).collect();
-    let slots: Vec<i32> = request.slots.iter().map(|slot| i32::try_from(slot.slots).unwrap_or(i32::MAX)).collect();
+    // The place in a claim has 10 bits of the token.
+    let mut left = MAX_BATCH;
+    let mut up_to_a_batch = |slots: u32| {
+        let taken = left.min(usize::try_from(slots).unwrap_or(usize::MAX));
+        left -= taken;
+        i32::try_from(taken).unwrap_or_default()
+    };
+    let slots: Vec<i32> = request.slots.iter().map(|slot| up_to_a_batch(slot.slots)).collect();
     let rows = sqlx::query!(
         r#"-- claim
         with slot as materialized (
@@ -106,17 +114,16 @@ pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Cl
                 for update skip locked
             ) r
             window arrival as (order by r.position, r.job_id rows unbounded preceding)
-        ), gone as (
-            delete from fencepost.ready
-            where ctid = any(array(
-                select tid
+        ), granted as materialized (
+            delete from fencepost.ready r
+            using (
+                select tid, n
                 from picked
                 where n <= (select room from slot) and (bytes <= $9 or n = 1)
-            ))
-            returning *
-        ), granted as materialized (
-            select g.*, nextval('fencepost.token_seq') as token, (select session_no from slot)[g.n] as session_no
-            from (select *, row_number() over (order by position, job_id) as n from gone) g
+            ) p
+            where r.ctid = p.tid
+            returning r.*, (select nextval('fencepost.token_seq')) << 10 | p.n as token,
+                (select session_no from slot)[p.n] as session_no
         ), leased as (
             insert into fencepost.lease (job_id, token, session_no, granted_at, queue_id, kind_id, size, priority,
                 attempts, lease_losses, undelivered)
@@ -132,7 +139,7 @@ pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Cl
         select
             (select count(*) from picked) > (select count(*) from granted)
                 or (select count(*) from granted) >= (select room from slot) as "more!",
-            (select room from slot) as "room!", fencepost.id_at(now()) as "now!",
+            (select room from slot) as "room!", (select fencepost.id_at(now())) as "now!",
             g.job_id as "job_id?", g.token as "token?", g.session_no as "session_no?", g.position as "position?",
             g.queue_id as "queue_id?", g.priority as "priority?", g.kind_id as "kind_id?",
             g.attempts as "attempts?", g.lease_losses as "lease_losses?", g.undelivered as "undelivered?",

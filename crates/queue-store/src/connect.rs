@@ -1,11 +1,14 @@
 //! Connections: three pools, so that a flood of one kind of work cannot starve another, each with its bounds set.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgPool};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::within::{Conn, within};
 use crate::{StoreError, scheduler};
@@ -41,6 +44,9 @@ const VITAL_CONNECTIONS: u32 = 7;
 
 /// How many times the usual bound tidying and audits may take.
 const LONG_WORK: u32 = 4;
+
+/// How long the server may take to say why it gives no connection. Shorter than what a caller waits besides.
+const REASON_BOUND: Duration = Duration::from_millis(500);
 
 /// How much later than the server's own bound an answer may come.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
@@ -98,17 +104,25 @@ impl Store {
 
     /// A connection for enqueues and promotion.
     pub async fn enqueue(&self) -> Result<Conn, StoreError> {
-        Ok(Conn::new(self.enqueue.acquire().await?))
+        acquire(&self.enqueue).await
     }
 
     /// A connection for what touches ready jobs and leases: its plans are held to indexes.
     pub async fn hot(&self) -> Result<Conn, StoreError> {
-        Ok(Conn::new(self.hot.acquire().await?))
+        acquire(&self.hot).await
     }
 
     /// A connection for sessions, renewal and reaping, which nothing else can exhaust.
     pub async fn vital(&self) -> Result<Conn, StoreError> {
-        Ok(Conn::new(self.vital.acquire().await?))
+        acquire(&self.vital).await
+    }
+
+    pub(crate) fn enqueue_pool(&self) -> &PgPool {
+        &self.enqueue
+    }
+
+    pub(crate) fn hot_pool(&self) -> &PgPool {
+        &self.hot
     }
 
     pub(crate) fn vital_pool(&self) -> &PgPool {
@@ -117,7 +131,7 @@ impl Store {
 
     /// A connection for look-ups.
     pub async fn read(&self) -> Result<Conn, StoreError> {
-        Ok(Conn::new(self.read.acquire().await?))
+        acquire(&self.read).await
     }
 
     /// Does a piece of work with connections that it takes here itself, or gives it up when a connection and a statement
@@ -137,6 +151,29 @@ impl Store {
             pool.close().await;
         }
     }
+}
+
+/// A connection of a pool. One that the server refuses is tried again until the time is over, and the pool then says only
+/// that it is: the server is asked once more for its reason, by one caller at a time.
+pub(crate) async fn acquire(pool: &PgPool) -> Result<Conn, StoreError> {
+    static ASKING: Semaphore = Semaphore::const_new(1);
+    let error = match pool.acquire().await {
+        Ok(conn) => return Ok(Conn::new(conn)),
+        Err(error) => error,
+    };
+    let alone = ASKING.try_acquire().ok().filter(|_| matches!(error, sqlx::Error::PoolTimedOut));
+    if alone.is_none() {
+        return Err(error.into());
+    }
+    Err(match timeout(REASON_BOUND, pool.connect_options().connect()).await {
+        Ok(Ok(conn)) => {
+            // It refuses nobody: all connections of the pool are in use.
+            drop(conn);
+            error.into()
+        }
+        Ok(Err(reason)) => reason.into(),
+        Err(_) => sqlx::Error::Io(std::io::Error::new(ErrorKind::TimedOut, "the server accepts no connection")).into(),
+    })
 }
 
 fn millis(bound: Duration) -> String {

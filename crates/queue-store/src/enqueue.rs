@@ -124,12 +124,11 @@ async fn insert(conn: &mut PgConnection, columns: &Columns<'_>) -> Result<Vec<(u
     let stored = sqlx::query!(
         r#"-- enqueue
         with input as materialized (
-            select i.*, base.id | (nextval('fencepost.job_seq') & 65535) as job_id,
+            select i.*, (select fencepost.id_base()) | (nextval('fencepost.job_seq') & 65535) as job_id,
                 coalesce(now() + i.delay_ms * interval '1 millisecond', to_timestamp(i.run_at_us / 1000000.0)) as due_at
-            from (select fencepost.id_base() as id) base,
-                unnest($1::integer[], $2::smallint[], $3::integer[], $4::bytea[], $5::integer[], $6::jsonb[], $7::text[],
-                    $8::bytea[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[],
-                    $14::integer[], $15::integer[], $16::bigint[], $17::bigint[], $18::float8[], $19::float8[])
+            from unnest($1::integer[], $2::smallint[], $3::integer[], $4::bytea[], $5::integer[], $6::jsonb[],
+                $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[],
+                $14::integer[], $15::integer[], $16::bigint[], $17::bigint[], $18::float8[], $19::float8[])
                 with ordinality as i (queue_id, priority, kind_id, payload, size, headers, key, fingerprint, traceparent,
                     parent_id, delay_ms, run_at_us, timeout_ms, max_attempts, max_lease_losses, backoff_base_ms,
                     backoff_cap_ms, backoff_factor, jitter, ord)

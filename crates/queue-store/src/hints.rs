@@ -6,14 +6,30 @@ use sqlx::postgres::PgListener;
 use crate::{Lane, Store, StoreError};
 
 const CHANNEL: &str = "fencepost_ready";
-/// `NOTIFY` carries less than 8,000 bytes; a lane needs at most 26.
-const LANES_PER_HINT: usize = 256;
+/// Hints of one `NOTIFY`. It carries less than 8,000 bytes; a hint needs at most 46.
+const HINTS_PER_NOTIFY: usize = 160;
+
+/// A lane got ready jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hint {
+    /// The lane.
+    pub lane: Lane,
+    /// The lowest position of those jobs; 0 if it is not known.
+    pub from: i64,
+}
+
+impl Hint {
+    /// Jobs at positions that are not known.
+    pub fn anywhere(lane: Lane) -> Self {
+        Self { lane, from: 0 }
+    }
+}
 
 /// Tells all schedulers that lanes got ready jobs. A statement of its own, never part of a transition: each commit that
 /// notifies takes a lock of the whole database.
-pub async fn notify(conn: &mut PgConnection, lanes: &[Lane]) -> Result<(), StoreError> {
-    for lanes in lanes.chunks(LANES_PER_HINT) {
-        sqlx::query!("select pg_notify($1, $2)", CHANNEL, text(lanes)).execute(&mut *conn).await?;
+pub async fn notify(conn: &mut PgConnection, hints: &[Hint]) -> Result<(), StoreError> {
+    for hints in hints.chunks(HINTS_PER_NOTIFY) {
+        sqlx::query!("select pg_notify($1, $2)", CHANNEL, text(hints)).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -33,8 +49,8 @@ impl HintListener {
     }
 
     /// Waits for the next hint. `None`: the connection was lost and hints may have been missed.
-    pub async fn next(&mut self) -> Result<Option<Vec<Lane>>, StoreError> {
-        Ok(self.0.try_recv().await?.map(|hint| lanes(hint.payload())))
+    pub async fn next(&mut self) -> Result<Option<Vec<Hint>>, StoreError> {
+        Ok(self.0.try_recv().await?.map(|heard| hints(heard.payload())))
     }
 
     /// Asks the server for a sign of life. The caller bounds the wait: a connection that is silently cut never answers.
@@ -71,23 +87,24 @@ pub async fn probe(conn: &mut PgConnection, lanes: &[(Lane, i64)]) -> Result<Vec
     Ok(found.into_iter().map(|row| Lane { queue: row.queue_id, priority: row.priority, kind: row.kind_id }).collect())
 }
 
-fn text(lanes: &[Lane]) -> String {
-    let lane = |lane: &Lane| format!("{}.{}.{}", lane.queue, lane.priority, lane.kind);
-    lanes.iter().map(lane).collect::<Vec<_>>().join(",")
+fn text(hints: &[Hint]) -> String {
+    let hint = |Hint { lane, from }: &Hint| format!("{}.{}.{}.{from}", lane.queue, lane.priority, lane.kind);
+    hints.iter().map(hint).collect::<Vec<_>>().join(",")
 }
 
-/// Reads a hint; what is not one of ours is passed over.
-fn lanes(hint: &str) -> Vec<Lane> {
-    let lane = |text: &str| {
+/// Reads hints; what is not one of ours is passed over.
+fn hints(text: &str) -> Vec<Hint> {
+    let hint = |text: &str| {
         let mut numbers = text.split('.');
         let lane = Lane {
             queue: numbers.next()?.parse().ok()?,
             priority: numbers.next()?.parse().ok()?,
             kind: numbers.next()?.parse().ok()?,
         };
-        numbers.next().is_none().then_some(lane)
+        let from = numbers.next()?.parse().ok()?;
+        numbers.next().is_none().then_some(Hint { lane, from })
     };
-    hint.split(',').take(LANES_PER_HINT).filter_map(lane).collect()
+    text.split(',').take(HINTS_PER_NOTIFY).filter_map(hint).collect()
 }
 
 #[cfg(test)]
@@ -96,8 +113,12 @@ mod tests {
 
     #[test]
     fn a_hint_reads_back_as_it_was_written_and_noise_is_passed_over() {
-        let some = [Lane { queue: 1, priority: 9, kind: 3 }, Lane { queue: i32::MAX, priority: 0, kind: 7 }];
-        assert_eq!(lanes(&text(&some)), some);
-        assert_eq!(lanes("1.2,x.y.z,1.2.3.4,,5.4.3"), [Lane { queue: 5, priority: 4, kind: 3 }]);
+        let some = [
+            Hint { lane: Lane { queue: 1, priority: 9, kind: 3 }, from: i64::MAX },
+            Hint::anywhere(Lane { queue: i32::MAX, priority: 0, kind: i32::MAX }),
+        ];
+        assert_eq!(hints(&text(&some)), some);
+        assert_eq!(hints("1.2.3,x.y.z.7,1.2.3.4.5,,5.4.3.2").len(), 1);
+        assert!(text(&[some[0]; HINTS_PER_NOTIFY]).len() < 8_000);
     }
 }

@@ -12,6 +12,7 @@ mod error;
 mod hints;
 mod inspect;
 mod lease;
+mod line;
 mod lookup;
 mod migrate;
 mod place;
@@ -31,8 +32,9 @@ pub use connect::{Store, StoreConfig};
 pub use endings::{Ending, settle_endings};
 pub use enqueue::{EnqueueRow, Enqueued, enqueue};
 pub use error::StoreError;
-pub use hints::{HintListener, notify, probe};
+pub use hints::{Hint, HintListener, notify, probe};
 pub use inspect::{AttemptRecord, JobRecord, QueueCounts, expired_leases, job, queue_counts};
+pub use line::Line;
 pub use lookup::{Past, look_up};
 pub use migrate::{check_schema, migrate};
 pub use place::Lows;
@@ -44,7 +46,8 @@ pub use reap::{
 pub use registry::{Lane, Registry};
 pub use scheduler::{SchedulerId, beat, register_scheduler, retire_scheduler};
 pub use session::{
-    HeldLease, Hello, OverdueLease, Owner, Renewal, Session, close_session, held_leases, hello, overdue_leases, renew,
+    Death, ExpiredSession, HeldLease, Hello, OverdueLease, Owner, Renewal, Session, abandoned_leases, close_session,
+    dead_sessions, deaths, expired_here, held_leases, hello, overdue_leases, renew,
 };
 pub use settle::{Holder, SettledEffect, Succeeding, settle_succeeded};
 pub use take_back::{Unheld, take_back};

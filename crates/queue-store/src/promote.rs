@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::{Lane, StoreError};
+use crate::{Hint, Lane, StoreError};
 
 /// What a promotion did.
 #[derive(Debug, Clone, Default)]
 pub struct Promoted {
     /// Lanes that got jobs.
-    pub lanes: Vec<Lane>,
+    pub hints: Vec<Hint>,
     /// Jobs promoted.
     pub count: usize,
     /// Time until the next one is due, by the clock of the database; zero if one is due already.
@@ -35,17 +35,18 @@ pub async fn promote(conn: &mut PgConnection, limit: i64) -> Result<Promoted, St
         ), readied as (
             insert into fencepost.ready (position, job_id, queue_id, kind_id, size, priority, attempts, lease_losses,
                 undelivered)
-            select fencepost.id_base() | (nextval('fencepost.job_seq') & 65535), job_id, queue_id, kind_id, size,
+            select (select fencepost.id_base()) | (nextval('fencepost.job_seq') & 65535), job_id, queue_id, kind_id, size,
                 priority, attempts, lease_losses, undelivered
             from gone
+            returning queue_id, priority, kind_id, position
         ), tallied as (
             insert into fencepost.tally (queue_id, scheduled, ready)
             select queue_id, -count(*), count(*)
             from gone
             group by queue_id
         )
-        select queue_id, priority, kind_id, count(*) as "count!"
-        from gone
+        select queue_id, priority, kind_id, count(*) as "count!", min(position) as "from!"
+        from readied
         group by queue_id, priority, kind_id"#,
         limit
     )
@@ -63,9 +64,12 @@ pub async fn promote(conn: &mut PgConnection, limit: i64) -> Result<Promoted, St
     .flatten();
     Ok(Promoted {
         count: moved.iter().map(|row| usize::try_from(row.count).unwrap_or_default()).sum(),
-        lanes: moved
+        hints: moved
             .iter()
-            .map(|row| Lane { queue: row.queue_id, priority: row.priority, kind: row.kind_id })
+            .map(|row| Hint {
+                lane: Lane { queue: row.queue_id, priority: row.priority, kind: row.kind_id },
+                from: row.from,
+            })
             .collect(),
         next_due: next_due_ms.map(|ms| Duration::from_millis(ms.try_into().unwrap_or_default())),
     })

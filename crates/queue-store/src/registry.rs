@@ -103,45 +103,75 @@ impl Registry {
 
     /// Registers the lane of a job. Fails with [`StoreError::Full`] where there are as many as there may be.
     pub async fn register(&self, conn: &mut PgConnection, job: &NewJob) -> Result<Lane, StoreError> {
+        self.register_all(conn, &[job]).await?;
+        self.lane_or_full(job)
+    }
+
+    /// Registers the lanes of jobs, as far as there is room for them, in as many statements as for one.
+    pub async fn register_all(&self, conn: &mut PgConnection, jobs: &[&NewJob]) -> Result<(), StoreError> {
         self.reload(&mut *conn).await?;
-        if let Some(lane) = self.lane(job) {
-            return Ok(lane);
+        let unknown: Vec<&NewJob> = jobs.iter().copied().filter(|job| self.lane(job).is_none()).collect();
+        if unknown.is_empty() {
+            return Ok(());
         }
+        let queues: Vec<&str> = unknown.iter().map(|job| job.queue.as_str()).collect();
+        let kinds: Vec<&str> = unknown.iter().map(|job| job.kind.as_str()).collect();
+        let priorities: Vec<i16> = unknown.iter().map(|job| job.priority.get().into()).collect();
         sqlx::query!(
-            "-- register_queue
+            "-- register_queues
             insert into fencepost.queue (name)
-            select $1 where (select count(*) from fencepost.queue) < $2
+            select distinct name
+            from unnest($1::text[]) name
+            where name not in (select name from fencepost.queue)
+            order by name
+            limit greatest(0, $2 - (select count(*) from fencepost.queue))
             on conflict do nothing",
-            job.queue.as_str(),
+            &queues as &[&str],
             MAX_QUEUES
         )
         .execute(&mut *conn)
         .await?;
         sqlx::query!(
-            "-- register_kind
+            "-- register_kinds
             insert into fencepost.kind (name)
-            select $1 where (select count(*) from fencepost.kind) < $2
+            select distinct name
+            from unnest($1::text[]) name
+            where name not in (select name from fencepost.kind)
+            order by name
+            limit greatest(0, $2 - (select count(*) from fencepost.kind))
             on conflict do nothing",
-            job.kind.as_str(),
+            &kinds as &[&str],
             MAX_KINDS
         )
         .execute(&mut *conn)
         .await?;
         sqlx::query!(
-            "-- register_lane
+            "-- register_lanes
             insert into fencepost.lane (queue_id, priority, kind_id)
-            select q.queue_id, $3, k.kind_id
-            from fencepost.queue q, fencepost.kind k
-            where q.name = $1 and k.name = $2 and (select count(*) from fencepost.lane) < $4
+            select distinct q.queue_id, i.priority, k.kind_id
+            from unnest($1::text[], $2::text[], $3::smallint[]) i (queue, kind, priority)
+            join fencepost.queue q on q.name = i.queue
+            join fencepost.kind k on k.name = i.kind
+            where not exists (
+                select
+                from fencepost.lane l
+                where l.queue_id = q.queue_id and l.priority = i.priority and l.kind_id = k.kind_id
+            )
+            order by q.queue_id, i.priority, k.kind_id
+            limit greatest(0, $4 - (select count(*) from fencepost.lane))
             on conflict do nothing",
-            job.queue.as_str(),
-            job.kind.as_str(),
-            i16::from(job.priority.get()),
+            &queues as &[&str],
+            &kinds as &[&str],
+            &priorities,
             MAX_LANES
         )
         .execute(&mut *conn)
         .await?;
-        self.reload(conn).await?;
+        self.reload(conn).await
+    }
+
+    /// The lane of a job that was to be registered. Fails with [`StoreError::Full`] if there was no room.
+    pub fn lane_or_full(&self, job: &NewJob) -> Result<Lane, StoreError> {
         self.lane(job).ok_or_else(|| StoreError::Full(self.what_is_full(job)))
     }
 

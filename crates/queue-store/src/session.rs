@@ -164,6 +164,22 @@ pub async fn renew(conn: &mut PgConnection, owners: &[Owner], ttl: Duration) -> 
     Ok(answers)
 }
 
+/// Of these sessions, those that are dead. One that is not there any more was, and has been tidied away.
+pub async fn dead_sessions(conn: &mut PgConnection, sessions: &[i64]) -> Result<Vec<i64>, StoreError> {
+    let dead = sqlx::query_scalar!(
+        r#"-- dead_sessions
+        select i.session_no as "session_no!"
+        from unnest($1::bigint[]) i (session_no)
+        where not exists (
+            select from fencepost.worker_session s where s.session_no = i.session_no and not s.dead
+        )"#,
+        sessions
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(dead)
+}
+
 /// A lease that the database says a session holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldLease {
@@ -257,4 +273,94 @@ pub async fn close_session(conn: &mut PgConnection, owner: Owner) -> Result<bool
     .execute(conn)
     .await?;
     Ok(closed.rows_affected() == 1)
+}
+
+/// A session that was marked dead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiredSession {
+    /// The session.
+    pub session_no: i64,
+    /// Identity of the process incarnation.
+    pub id: SessionId,
+    /// Name of its worker.
+    pub worker: String,
+    /// Leases that it still has.
+    pub leases: i64,
+}
+
+/// The sessions that this very transaction has marked dead.
+pub async fn expired_here(conn: &mut PgConnection) -> Result<Vec<ExpiredSession>, StoreError> {
+    let rows = sqlx::query!(
+        r#"-- expired_here
+        select s.session_no, w.session_id, w.name,
+            (select count(*) from fencepost.lease l where l.session_no = s.session_no) as "leases!"
+        from fencepost.worker_session s
+        join fencepost.worker w on w.session_no = s.session_no
+        where s.dead and s.xmin = pg_current_xact_id()::xid
+        order by s.session_no"#
+    )
+    .fetch_all(conn)
+    .await?;
+    let expired = rows.into_iter().filter_map(|row| {
+        let id = SessionId::try_from(&row.session_id[..]).ok()?;
+        Some(ExpiredSession { session_no: row.session_no, id, worker: row.name, leases: row.leases })
+    });
+    Ok(expired.collect())
+}
+
+/// The leases of dead sessions that the next page of [`reap_page`](crate::reap_page) in this transaction takes back, which
+/// itself tells only how many there were.
+pub async fn abandoned_leases(conn: &mut PgConnection, limit: i64) -> Result<Vec<(JobId, Token)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"-- abandoned_leases
+        select l.job_id, l.token
+        from fencepost.worker_session s
+        cross join lateral (
+            select job_id, token from fencepost.lease where session_no = s.session_no limit $1 for update skip locked
+        ) l
+        where s.dead
+        limit $1"#,
+        limit
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().filter_map(|row| Some((row.job_id.try_into().ok()?, row.token.try_into().ok()?))).collect())
+}
+
+/// A job that is dead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Death {
+    /// The job.
+    pub job: JobId,
+    /// Token of its last lease.
+    pub token: Token,
+    /// Its queue.
+    pub queue: i32,
+    /// Its kind.
+    pub kind: i32,
+    /// Text form of a [`DeadReason`](queue_core::DeadReason).
+    pub reason: String,
+}
+
+/// Of the jobs that had these leases, those that are dead now and had no other lease since.
+pub async fn deaths(conn: &mut PgConnection, leases: &[(JobId, Token)]) -> Result<Vec<Death>, StoreError> {
+    let jobs: Vec<i64> = leases.iter().map(|(job, _)| job.get()).collect();
+    let tokens: Vec<i64> = leases.iter().map(|(_, token)| token.get()).collect();
+    let rows = sqlx::query!(
+        r#"-- deaths
+        select d.job_id, d.token, d.queue_id, d.kind_id, d.reason
+        from unnest($1::bigint[], $2::bigint[]) i (job_id, token)
+        cross join lateral (
+            select * from fencepost.dead where job_id = i.job_id and token = i.token offset 0
+        ) d"#,
+        &jobs,
+        &tokens
+    )
+    .fetch_all(conn)
+    .await?;
+    let dead = rows.into_iter().filter_map(|row| {
+        let (job, token) = (row.job_id.try_into().ok()?, row.token.try_into().ok()?);
+        Some(Death { job, token, queue: row.queue_id, kind: row.kind_id, reason: row.reason })
+    });
+    Ok(dead.collect())
 }

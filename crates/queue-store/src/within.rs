@@ -33,6 +33,11 @@ impl Conn {
     pub(crate) fn new(inner: PoolConnection<Postgres>) -> Self {
         Self { inner, given_up: GIVEN_UP.try_with(Arc::clone).ok() }
     }
+
+    /// From now on it serves the work that runs here.
+    pub(crate) fn take_for_this(&mut self) {
+        self.given_up = GIVEN_UP.try_with(Arc::clone).ok();
+    }
 }
 
 impl Deref for Conn {

@@ -1,14 +1,14 @@
 //! The flags.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use lifecycle::{ListenArgs, Secret, check_duration, check_range};
+use anyhow::ensure;
+use lifecycle::{ListenArgs, check_all, check_duration, check_range};
 use queue_core::{MAX_PAYLOAD_BYTES, WorkerName};
 use queue_store::StoreConfig;
 use telemetry::TelemetryArgs;
 
+use crate::database::DatabaseArgs;
 use crate::timing::Timing;
 
 const EXAMPLES: &str = "\
@@ -41,41 +41,6 @@ pub enum Command {
     /// Brings the schema up to date and exits. Safe to run many at once.
     #[command(after_help = EXAMPLES)]
     Migrate(MigrateArgs),
-}
-
-/// Which database.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Database", about = None, long_about = None)]
-pub struct DatabaseArgs {
-    /// URL of the database, with credentials. Without it the variable `DATABASE_URL` is used.
-    #[arg(long, env = "FENCEPOST_DATABASE_URL", hide_env_values = true, value_name = "URL", value_parser = secret)]
-    pub database_url: Option<Secret>,
-
-    /// As --database-url, for installations that have only that variable.
-    #[arg(long = "fallback-database-url", env = "DATABASE_URL", hide = true, hide_env_values = true, value_parser = secret)]
-    pub fallback: Option<Secret>,
-
-    /// File with the URL of the database, such as a mounted secret.
-    #[arg(long, env = "FENCEPOST_DATABASE_URL_FILE", value_name = "FILE")]
-    pub database_url_file: Option<PathBuf>,
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the form of a value parser")]
-fn secret(text: &str) -> Result<Secret, String> {
-    Ok(Secret::new(text))
-}
-
-impl DatabaseArgs {
-    /// The URL, from the flag, the file or the environment.
-    pub fn url(&self) -> anyhow::Result<String> {
-        if let Some(file) = &self.database_url_file {
-            let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-            return Ok(text.trim().to_owned());
-        }
-        let url = self.database_url.as_ref().or(self.fallback.as_ref());
-        let url = url.context("no database given: set FENCEPOST_DATABASE_URL or --database-url-file")?;
-        Ok(url.expose().to_owned())
-    }
 }
 
 /// Flags of `migrate`.
@@ -179,17 +144,36 @@ fn name(text: &str) -> Result<WorkerName, String> {
     WorkerName::new(text).map_err(|invalid| invalid.to_string())
 }
 
+fn check(holds: bool, problem: impl FnOnce() -> String) -> anyhow::Result<()> {
+    ensure!(holds, problem());
+    Ok(())
+}
+
 impl ServeArgs {
-    /// Checks all flags together; each bound on the database must end before a lease does.
-    pub fn timing(&self) -> anyhow::Result<Timing> {
-        check_duration("--session-ttl", self.session_ttl, Duration::from_secs(1)..=Duration::from_hours(1))?;
-        check_range("--max-payload-bytes", self.max_payload_bytes, 1..=MAX_PAYLOAD_BYTES)?;
-        check_range("--db-hot-connections", self.db_hot_connections, 2..=100)?;
-        check_range("--db-read-connections", self.db_read_connections, 1..=100)?;
-        check_duration("--keep-jobs", self.keep_jobs, Duration::from_hours(1)..=Duration::from_hours(24 * 3660))?;
-        ensure!(self.keep_keys >= self.keep_jobs, "--keep-keys must not be shorter than --keep-jobs");
+    /// Checks all flags together and names everything that does not fit; each bound on the database must end before a
+    /// lease does.
+    pub fn check(&self) -> anyhow::Result<Timing> {
         let timing = Timing::new(self);
-        let below = [
+        let longest = Duration::from_hours(24 * 3660);
+        let mut checks = vec![
+            check_duration("--session-ttl", self.session_ttl, Duration::from_secs(1)..=Duration::from_hours(1)),
+            check_range("--max-payload-bytes", self.max_payload_bytes, 1..=MAX_PAYLOAD_BYTES),
+            check_range("--db-hot-connections", self.db_hot_connections, 3..=100),
+            check_range("--db-read-connections", self.db_read_connections, 1..=100),
+            check_duration("--keep-jobs", self.keep_jobs, Duration::from_hours(1)..=longest),
+            check(self.keep_keys >= self.keep_jobs, || "--keep-keys must not be shorter than --keep-jobs".to_owned()),
+        ];
+        checks.extend(self.check_bounds(timing));
+        checks.push(self.listen.validate());
+        checks.push(self.database.url().map(drop));
+        check_all(checks)?;
+        Ok(timing)
+    }
+
+    /// Checks what must be over before a lease is.
+    fn check_bounds(&self, timing: Timing) -> impl Iterator<Item = anyhow::Result<()>> {
+        let ttl = self.session_ttl;
+        let bounds = [
             ("--heartbeat-interval", timing.heartbeat * 2, "twice "),
             ("--grant-ack-timeout", timing.grant_ack, ""),
             ("--db-connect-timeout", self.db_connect_timeout, ""),
@@ -197,15 +181,11 @@ impl ServeArgs {
             ("--db-lock-timeout", self.db_lock_timeout, ""),
             ("--db-idle-timeout", self.db_idle_timeout, ""),
         ];
-        for (flag, bound, times) in below {
+        bounds.into_iter().map(move |(flag, bound, times)| {
             ensure!(!bound.is_zero(), "{flag} must not be zero");
-            ensure!(
-                bound < self.session_ttl,
-                "{times}{flag} ({bound:?}) must be shorter than --session-ttl ({:?})",
-                self.session_ttl
-            );
-        }
-        Ok(timing)
+            ensure!(bound < ttl, "{times}{flag} ({bound:?}) must be shorter than --session-ttl ({ttl:?})");
+            Ok(())
+        })
     }
 
     /// How to reach the database.

@@ -1,6 +1,6 @@
 //! The loop that makes claims.
 
-use queue_store::{Claim, Store, StoreError, claim};
+use queue_store::{Claim, Line, Store, StoreError, claim};
 use tokio_util::sync::CancellationToken;
 
 use crate::{batch, dispatcher, metrics, take_back};
@@ -13,6 +13,7 @@ pub async fn run(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut patience = batch::Patience::default();
+    let mut line = store.hot_line();
     while !stop.is_cancelled() {
         let Some(plan) = dispatcher.plan() else {
             tokio::select! {
@@ -20,7 +21,7 @@ pub async fn run(
                 () = stop.cancelled() => break,
             }
         };
-        match store.within(attempt(&store, &plan)).await {
+        match store.within(attempt(&mut line, &plan)).await {
             Ok(claim) => {
                 patience = batch::Patience::default();
                 metrics::claimed(claim.jobs.len());
@@ -39,7 +40,9 @@ pub async fn run(
     Ok(())
 }
 
-async fn attempt(store: &Store, plan: &dispatcher::Plan) -> Result<Claim, StoreError> {
-    let mut conn = store.hot().await?;
-    claim(&mut conn, &plan.request).await
+async fn attempt(line: &mut Line, plan: &dispatcher::Plan) -> Result<Claim, StoreError> {
+    let mut conn = line.take().await?;
+    let claim = claim(&mut conn, &plan.request).await?;
+    line.keep(conn);
+    Ok(claim)
 }

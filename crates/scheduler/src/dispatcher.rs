@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use queue_core::{MAX_BATCH, MAX_BATCH_BYTES};
-use queue_store::{Claim, ClaimRequest, Claimed, Lane, Owner, Registry, SlotRequest};
+use queue_store::{Claim, ClaimRequest, Claimed, Hint, Lane, Owner, Registry, SlotRequest};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -43,12 +43,28 @@ struct Seat {
     credit: u64,
     /// Jobs granted since then.
     granted: u64,
+    /// Whether its worker acknowledges what it is granted. Until it has done so, and after it was late, it gets one job at
+    /// a time: one that is silent by mistake would take whole queues and keep them for the time of the acknowledgement.
+    trusted: bool,
+    /// Of the jobs granted to a worker that is not trusted: how many were acknowledged or taken back.
+    resolved: u64,
+    /// Whether its worker wants no more. The seat stays until the stream ends, or another one of the session takes it.
+    closed: bool,
+    /// Dropped when the seat goes to another stream or the session turns out to be lost: that tells the stream.
     grants: mpsc::Sender<Vec<Claimed>>,
 }
 
 impl Seat {
+    /// Slots that the worker has free.
+    fn room(&self) -> u64 {
+        if self.closed { 0 } else { self.credit.saturating_sub(self.granted) }
+    }
+
+    /// Slots that may be filled now.
     fn free(&self) -> u32 {
-        self.credit.saturating_sub(self.granted).try_into().unwrap_or(u32::MAX)
+        let unresolved = self.granted.saturating_sub(self.resolved);
+        let bound = if self.trusted { u64::MAX } else { 1_u64.saturating_sub(unresolved) };
+        self.room().min(bound).try_into().unwrap_or(u32::MAX)
     }
 }
 
@@ -71,14 +87,14 @@ impl Handle {
     }
 
     /// These lanes may hold jobs.
-    pub fn hint(&self, lanes: &[Lane]) {
-        if lanes.is_empty() {
+    pub fn hint(&self, hints: &[Hint]) {
+        if hints.is_empty() {
             return;
         }
         let now = Instant::now();
         let mut state = self.state();
-        for &lane in lanes {
-            state.hint(lane, now, &self.0.registry);
+        for &hint in hints {
+            state.hint(hint, now, &self.0.registry);
         }
         drop(state);
         self.0.wake.notify_one();
@@ -119,18 +135,53 @@ impl Handle {
         lanes.into_iter().map(|lane| (lane, state.lanes.low(lane))).collect()
     }
 
-    /// A session's stream has begun. What an earlier stream of the session had is forgotten.
+    /// A session's stream has begun. What an earlier stream of the session had is forgotten; if this one is the earlier,
+    /// because two Hellos overtook each other, it gets no seat.
     pub fn enter(&self, owner: Owner, wants: Wants, grants: mpsc::Sender<Vec<Claimed>>) {
         let mut state = self.state();
+        if state.is_replaced(owner) {
+            return;
+        }
         state.leave(owner.session_no);
-        state.seats.insert(owner.session_no, Seat { owner, credit: 0, granted: 0, grants });
+        let seat = Seat { owner, credit: 0, granted: 0, trusted: false, resolved: 0, closed: false, grants };
+        state.seats.insert(owner.session_no, seat);
         state.profile(wants, &self.0.registry).sessions.push(owner.session_no);
+    }
+
+    /// A session's worker acknowledges what it is granted.
+    pub fn trust(&self, owner: Owner) {
+        if let Some(seat) = self.state().seat(owner) {
+            seat.trusted = true;
+        }
+        self.0.wake.notify_one();
+    }
+
+    /// A session's worker does not acknowledge what it is granted. `resolved` of the jobs that its stream got were
+    /// acknowledged or taken back.
+    pub fn distrust(&self, owner: Owner, resolved: u64) {
+        if let Some(seat) = self.state().seat(owner) {
+            seat.trusted = false;
+            seat.resolved = resolved;
+        }
+        self.0.wake.notify_one();
+    }
+
+    /// A session's stream gets no more jobs, but goes on.
+    pub fn close(&self, owner: Owner) {
+        if let Some(seat) = self.state().seat(owner) {
+            seat.closed = true;
+        }
+    }
+
+    /// Whether a later stream of the session is served here.
+    pub fn is_replaced(&self, owner: Owner) -> bool {
+        self.state().is_replaced(owner)
     }
 
     /// A session's stream has ended. A later one of the same session is not touched.
     pub fn leave(&self, owner: Owner) {
         let mut state = self.state();
-        if state.seats.get(&owner.session_no).is_some_and(|seat| seat.owner == owner) {
+        if state.seat(owner).is_some() {
             state.leave(owner.session_no);
         }
     }
@@ -138,7 +189,7 @@ impl Handle {
     /// A session has had room for so many jobs, in all. Never decreases, so a repeat changes nothing.
     pub fn credit(&self, owner: Owner, total: u64) {
         let mut state = self.state();
-        if let Some(seat) = state.seats.get_mut(&owner.session_no).filter(|seat| seat.owner == owner) {
+        if let Some(seat) = state.seat(owner) {
             seat.credit = seat.credit.max(total);
         }
         drop(state);
@@ -148,7 +199,7 @@ impl Handle {
     /// Sessions, free slots.
     pub fn occupancy(&self) -> (usize, u64) {
         let state = self.state();
-        (state.seats.len(), state.seats.values().map(|seat| u64::from(seat.free())).sum())
+        (state.seats.len(), state.seats.values().map(Seat::room).fold(0, u64::saturating_add))
     }
 
     /// Waits until something has changed since the last wait.
@@ -174,9 +225,9 @@ impl Handle {
 }
 
 impl State {
-    fn hint(&mut self, lane: Lane, now: Instant, registry: &Registry) {
-        self.learn(lane, now, registry);
-        self.lanes.hint(lane);
+    fn hint(&mut self, hint: Hint, now: Instant, registry: &Registry) {
+        self.learn(hint.lane, now, registry);
+        self.lanes.hint(hint);
     }
 
     /// Tells the profiles of a lane, once. One whose names are not known here yet stays unknown: the next slow look reads
@@ -197,6 +248,15 @@ impl State {
             self.profiles.len() - 1
         });
         &mut self.profiles[at].1
+    }
+
+    /// The seat of this very stream.
+    fn seat(&mut self, owner: Owner) -> Option<&mut Seat> {
+        self.seats.get_mut(&owner.session_no).filter(|seat| seat.owner == owner)
+    }
+
+    fn is_replaced(&self, owner: Owner) -> bool {
+        self.seats.get(&owner.session_no).is_some_and(|seat| seat.owner.epoch > owner.epoch)
     }
 
     fn leave(&mut self, session: i64) {
@@ -225,7 +285,7 @@ impl State {
         let slots = self.slots(at);
         let started: Vec<Started> = lanes.into_iter().map(|lane| self.lanes.start(lane, now)).collect();
         let max_bytes = i64::try_from(MAX_BATCH_BYTES).unwrap_or(i64::MAX);
-        let lanes = started.iter().map(|started| (started.lane, started.low)).collect();
+        let lanes = started.iter().map(|started| (started.lane, started.from)).collect();
         Some(Plan { request: ClaimRequest { lanes, slots, max_bytes }, started })
     }
 
@@ -247,10 +307,10 @@ impl State {
 
     fn granted(&mut self, plan: &Plan, claim: Claim) -> Vec<(Claimed, Owner)> {
         if claim.room == 0 {
-            // Other streams have taken all these sessions over, or they are dead. Their next heartbeats tell them so; until
-            // then a claim for them would find nothing again, at once.
+            // Other streams have taken all these sessions over, or they are dead. Their streams find out which; a claim for
+            // them would find nothing again, at once.
             for slot in &plan.request.slots {
-                if self.seats.get(&slot.owner.session_no).is_some_and(|seat| seat.owner == slot.owner) {
+                if self.seat(slot.owner).is_some() {
                     self.leave(slot.owner.session_no);
                 }
             }
@@ -267,12 +327,15 @@ impl State {
         let mut orphans = Vec::new();
         for slot in &plan.request.slots {
             let Some(jobs) = by_session.remove(&slot.owner.session_no) else { continue };
-            let seat = self.seats.get_mut(&slot.owner.session_no).filter(|seat| seat.owner == slot.owner);
-            let refused = match seat {
-                Some(seat) => {
-                    seat.granted += jobs.len() as u64;
-                    seat.grants.try_send(jobs).err().map(mpsc::error::TrySendError::into_inner)
-                }
+            let count = jobs.len() as u64;
+            let refused = match self.seat(slot.owner) {
+                Some(seat) => match seat.grants.try_send(jobs) {
+                    Ok(()) => {
+                        seat.granted += count;
+                        None
+                    }
+                    Err(refused) => Some(refused.into_inner()),
+                },
                 None => Some(jobs),
             };
             orphans.extend(refused.into_iter().flatten().map(|job| (job, slot.owner)));

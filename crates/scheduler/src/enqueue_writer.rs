@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use queue_core::{MAX_BATCH, NewJob, Start};
-use queue_store::{EnqueueRow, Enqueued, Lane, Registry, Store, StoreError, enqueue};
+use queue_store::{EnqueueRow, Enqueued, Hint, Lane, Line, Registry, Store, StoreError, enqueue};
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use tonic::Status;
@@ -51,7 +51,7 @@ impl EnqueueWriter {
         promoter: promoter::Handle,
     ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (requests, queue) = mpsc::channel(QUEUED_REQUESTS);
-        let task = Task { store: store.clone(), ready, promoter };
+        let task = Task { store: store.clone(), line: store.enqueue_line(), ready, promoter };
         let room = Arc::new(Semaphore::new(QUEUED_KIB));
         let handle = Self { requests, room, registry, registering: Arc::default(), store };
         (handle, task.run(queue))
@@ -64,17 +64,12 @@ impl EnqueueWriter {
         let full = || Status::resource_exhausted("the scheduler is overloaded; try again in a second");
         let _room =
             timeout(ROOM_TIMEOUT, self.room.acquire_many(kib)).await.map_err(|_| full())?.map_err(|_| full())?;
-        let mut answers: Vec<Option<Answer>> = Vec::new();
+        let mut answers: Vec<Option<Answer>> = Vec::with_capacity(jobs.len());
         let mut rows = Vec::with_capacity(jobs.len());
-        let mut away = None;
-        for job in jobs {
-            match self.lane_or(&job, &mut away).await {
-                Ok(lane) => {
-                    rows.push(EnqueueRow { job, lane, parent: None });
-                    answers.push(None);
-                }
-                Err(status) => answers.push(Some(Err(status))),
-            }
+        let lanes = self.lanes_or_refusals(&jobs).await;
+        for (job, lane) in jobs.into_iter().zip(lanes) {
+            answers.push(lane.as_ref().err().map(|status| Err(status.clone())));
+            rows.extend(lane.ok().map(|lane| EnqueueRow { job, lane, parent: None }));
         }
         if !rows.is_empty() {
             let (answer, stored) = oneshot::channel();
@@ -90,51 +85,56 @@ impl EnqueueWriter {
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect())
     }
 
-    /// The lane of one job of a request. A database that is away is asked once, and not once for each new lane.
-    async fn lane_or(&self, job: &NewJob, away: &mut Option<Status>) -> Result<Lane, Status> {
-        if let Some(lane) = self.registry.lane(job) {
-            return Ok(lane);
-        }
-        if let Some(status) = away {
-            return Err(status.clone());
-        }
-        match timeout(LANE_TIMEOUT, self.lane(job)).await {
-            Ok(Ok(lane)) => Ok(lane),
-            Ok(Err(error)) if !error.is_unavailable() => Err(status::store(&error)),
-            failed => {
-                if let Ok(Err(error)) = &failed {
-                    batch::complain("registering a lane", error);
-                }
-                let status = Status::unavailable("the database is not available; nothing was stored");
-                Err(away.insert(status).clone())
+    /// The lane of each job. A database that is away refuses only those whose lanes are new.
+    async fn lanes_or_refusals(&self, jobs: &[NewJob]) -> Vec<Result<Lane, Status>> {
+        let failed = match timeout(LANE_TIMEOUT, self.lanes(jobs)).await {
+            Ok(Ok(lanes)) => {
+                return lanes.into_iter().map(|lane| lane.map_err(|error| status::store(&error))).collect();
             }
-        }
+            Ok(Err(error)) => Some(error),
+            Err(_) => None,
+        };
+        let refusal = match failed {
+            Some(error) if !error.is_unavailable() => status::store(&error),
+            failed => {
+                if let Some(error) = failed {
+                    batch::complain("registering a lane", &error);
+                }
+                Status::unavailable("the database is not available; nothing was stored")
+            }
+        };
+        jobs.iter().map(|job| self.registry.lane(job).ok_or_else(|| refusal.clone())).collect()
     }
 
-    /// The lane of a job, registered if it is new.
-    pub async fn lane(&self, job: &NewJob) -> Result<Lane, StoreError> {
-        if let Some(lane) = self.registry.lane(job) {
-            return Ok(lane);
+    /// The lane of each job, registered where it is new and there is room for it.
+    pub async fn lanes(&self, jobs: &[NewJob]) -> Result<Vec<Result<Lane, StoreError>>, StoreError> {
+        let known = || jobs.iter().map(|job| self.registry.lane(job)).collect::<Option<Vec<Lane>>>();
+        let found = |lanes: Vec<Lane>| lanes.into_iter().map(Ok).collect();
+        if let Some(lanes) = known() {
+            return Ok(found(lanes));
         }
         // One at a time: of the many first jobs of a new queue one registers the lane, and the others find it. Each on a
         // connection of its own, most would give up waiting for one.
         let _turn = self.registering.lock().await;
-        if let Some(lane) = self.registry.lane(job) {
-            return Ok(lane);
+        if let Some(lanes) = known() {
+            return Ok(found(lanes));
         }
-        let registered = async { self.registry.register(&mut *self.store.read().await?, job).await };
-        self.store.within(registered).await
+        let jobs: Vec<&NewJob> = jobs.iter().collect();
+        let registered = async { self.registry.register_all(&mut *self.store.read().await?, &jobs).await };
+        self.store.within(registered).await?;
+        Ok(jobs.into_iter().map(|job| self.registry.lane_or_full(job)).collect())
     }
 }
 
 struct Task {
     store: Store,
+    line: Line,
     ready: Ready,
     promoter: promoter::Handle,
 }
 
 impl Task {
-    async fn run(self, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
+    async fn run(mut self, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
         while let Some(requests) = batch::next(&mut queue, MAX_BATCH, |request| request.rows.len()).await {
             let mut rows = Vec::new();
             let mut callers = Vec::new();
@@ -156,8 +156,9 @@ impl Task {
     }
 
     /// Stores a batch, splitting it around rows that the database refuses: one bad row never refuses its neighbours.
-    async fn commit(&self, rows: &[EnqueueRow]) -> Vec<Answer> {
-        match self.store.within(self.store_rows(rows)).await {
+    async fn commit(&mut self, rows: &[EnqueueRow]) -> Vec<Answer> {
+        let store = self.store.clone();
+        match store.within(self.store_rows(rows)).await {
             Ok(stored) => {
                 self.tell(rows, &stored);
                 stored.into_iter().map(Ok).collect()
@@ -176,33 +177,41 @@ impl Task {
         }
     }
 
-    async fn store_rows(&self, rows: &[EnqueueRow]) -> Result<Vec<Enqueued>, StoreError> {
-        let mut conn = self.store.enqueue().await?;
+    async fn store_rows(&mut self, rows: &[EnqueueRow]) -> Result<Vec<Enqueued>, StoreError> {
+        let mut conn = self.line.take().await?;
         let mut tries = 0;
         loop {
             tries += 1;
             match enqueue(&mut conn, rows).await {
+                Ok(stored) => {
+                    self.line.keep(conn);
+                    return Ok(stored);
+                }
                 Err(error) if error.is_aborted() && tries < TRIES => {}
                 // Two connections may in theory draw one identity in one millisecond: no fault of the job's.
                 Err(error) if error.is_data() && rows.len() == 1 && tries < TRIES => {}
-                result => return result,
+                Err(error) => return Err(error),
             }
         }
     }
 
     fn tell(&self, rows: &[EnqueueRow], stored: &[Enqueued]) {
-        let is_new = |stored: &Enqueued| matches!(stored, Enqueued::New(_));
-        let new = rows.iter().zip(stored).filter(|(_, stored)| is_new(stored)).map(|(row, _)| row);
-        let mut lanes = Vec::new();
+        let mut hints: Vec<Hint> = Vec::new();
         let mut later = false;
-        for row in new {
+        for (row, stored) in rows.iter().zip(stored) {
+            // The position of a new job is its identity.
+            let Enqueued::New(job) = stored else { continue };
             later |= row.job.start != Start::Now;
             // A given time may be in the past, which only the database can tell.
-            if !matches!(row.job.start, Start::After(_)) && lanes.last() != Some(&row.lane) {
-                lanes.push(row.lane);
+            if matches!(row.job.start, Start::After(_)) {
+                continue;
+            }
+            match hints.last_mut() {
+                Some(hint) if hint.lane == row.lane => hint.from = hint.from.min(job.get()),
+                _ => hints.push(Hint { lane: row.lane, from: job.get() }),
             }
         }
-        self.ready.tell(lanes);
+        self.ready.tell(hints);
         if later {
             self.promoter.look();
         }

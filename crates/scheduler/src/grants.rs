@@ -75,6 +75,8 @@ pub struct Sent {
 /// Grants that were not acknowledged yet.
 #[derive(Debug, Default)]
 pub struct Unacknowledged {
+    /// All that were ever sent.
+    sent: u64,
     granted: HashMap<(JobId, Token), Sent>,
     by_deadline: BTreeSet<Sent>,
 }
@@ -83,6 +85,7 @@ impl Unacknowledged {
     /// A grant is on its way and should be acknowledged within so long.
     pub fn add(&mut self, job: JobId, token: Token, at: Instant, within: Duration) {
         let sent = Sent { deadline: at + within, at, job, token };
+        self.sent += 1;
         self.granted.insert((job, token), sent);
         self.by_deadline.insert(sent);
     }
@@ -94,11 +97,14 @@ impl Unacknowledged {
         self.by_deadline.insert(sent);
     }
 
-    /// A grant has arrived, or its lease has ended.
-    pub fn remove(&mut self, job: JobId, token: Token) {
-        if let Some(sent) = self.granted.remove(&(job, token)) {
-            self.by_deadline.remove(&sent);
-        }
+    /// A grant has arrived, or its lease has ended. Returns whether that was waited for.
+    pub fn remove(&mut self, job: JobId, token: Token) -> bool {
+        self.granted.remove(&(job, token)).is_some_and(|sent| self.by_deadline.remove(&sent))
+    }
+
+    /// Number of grants that nothing is waited for any more: acknowledged or late.
+    pub fn resolved(&self) -> u64 {
+        self.sent - self.granted.len() as u64
     }
 
     /// When the first of them is late.

@@ -1,10 +1,10 @@
 //! Hints between schedulers, and the slow look that makes up for those that get lost.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use queue_store::{HintListener, Lane, Registry, Store, StoreError, notify, probe};
+use queue_store::{Hint, HintListener, Lane, Registry, Store, StoreError, notify, probe};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -25,18 +25,24 @@ pub struct Handle(Arc<Pending>);
 
 #[derive(Default)]
 struct Pending {
-    lanes: Mutex<HashSet<Lane>>,
+    /// The lowest position told of each lane.
+    lanes: Mutex<HashMap<Lane, i64>>,
     wake: Notify,
     alone: std::sync::atomic::AtomicBool,
 }
 
 impl Handle {
     /// These lanes got jobs. Without other schedulers nobody is told.
-    pub fn tell(&self, lanes: &[Lane]) {
-        if lanes.is_empty() || self.0.alone.load(std::sync::atomic::Ordering::Relaxed) {
+    pub fn tell(&self, hints: &[Hint]) {
+        if hints.is_empty() || self.0.alone.load(std::sync::atomic::Ordering::Relaxed) {
             return;
         }
-        self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner).extend(lanes);
+        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        for hint in hints {
+            let from = lanes.entry(hint.lane).or_insert(hint.from);
+            *from = hint.from.min(*from);
+        }
+        drop(lanes);
         self.0.wake.notify_one();
     }
 
@@ -53,8 +59,9 @@ impl Handle {
                 () = stop.cancelled() => return Ok(()),
             }
             sleep(GATHER).await;
-            let lanes: Vec<Lane> = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner).drain().collect();
-            let sent = async { notify(&mut *store.vital().await?, &lanes).await };
+            let lanes = std::mem::take(&mut *self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner));
+            let hints: Vec<Hint> = lanes.into_iter().map(|(lane, from)| Hint { lane, from }).collect();
+            let sent = async { notify(&mut *store.vital().await?, &hints).await };
             if let Err(error) = store.within(sent).await {
                 batch::complain("a hint", &error);
             }
@@ -103,12 +110,12 @@ async fn listen(
             tracing::warn!("the connection that listens for hints is dead; opening another");
             return Ok(());
         };
-        let Some(lanes) = heard? else { return Ok(()) };
-        if lanes.iter().any(|lane| registry.queue_name(lane.queue).is_none() || registry.kind_name(lane.kind).is_none())
-        {
+        let Some(hints) = heard? else { return Ok(()) };
+        let unnamed = |lane: Lane| registry.queue_name(lane.queue).is_none() || registry.kind_name(lane.kind).is_none();
+        if hints.iter().any(|hint| unnamed(hint.lane)) {
             store.within(reload(store, registry)).await?;
         }
-        dispatcher.hint(&lanes);
+        dispatcher.hint(&hints);
     }
 }
 
@@ -126,7 +133,7 @@ pub async fn look(
 ) -> anyhow::Result<()> {
     loop {
         match store.within(look_once(&store, &registry, &dispatcher)).await {
-            Ok(found) => dispatcher.hint(&found),
+            Ok(found) => dispatcher.hint(&found.into_iter().map(Hint::anywhere).collect::<Vec<_>>()),
             Err(error) => batch::complain("a look into quiet lanes", &error),
         }
         tokio::select! {

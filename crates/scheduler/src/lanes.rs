@@ -1,16 +1,21 @@
 //! What is believed of lanes: whether they hold jobs, and from which position on.
 //!
-//! All of it is a hint. A lane that is wrongly believed empty is found by the slow poll; a low mark that is too high would
-//! hide rows, so it follows only what was seen to be settled, a whole insert lag later, and is dropped now and then.
+//! All of it is a hint. A lane that is wrongly believed empty is found by the slow poll. Claims start at the head of a lane,
+//! just behind what the last one took, because the way there leads over the dead entries of everything taken before. Rows
+//! may become visible behind it: those of whoever commits late, or whose claim was rolled back. Hints that know of such rows
+//! move the head back; for the others a claim starts from the low mark now and then. That one follows only what was seen to
+//! be settled, a whole insert lag later, and is dropped at times, too.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use queue_store::Lane;
+use queue_store::{Hint, Lane};
 use tokio::time::Instant;
 
 /// Positions hold milliseconds above this many bits.
 const POSITION_BITS: u32 = 22;
+/// A claim starts from the low mark that often: what became visible behind the head waits so long at most.
+const LOW_SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// A lane's low mark is forgotten that often: the next claim reads from the start and finds whatever was overlooked.
 const FULL_SCAN_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -21,6 +26,10 @@ struct Belief {
     maybe: bool,
     /// Raised by every hint, so that a claim that was under way does not overrule it.
     hints: u64,
+    /// Where the next claim starts.
+    head: i64,
+    /// The lowest position that was hinted at since the last claim started.
+    hinted: i64,
     /// Nothing is expected below.
     low: i64,
     /// Becomes the low mark one insert lag after it was true.
@@ -29,6 +38,8 @@ struct Belief {
     reached: i64,
     /// When `next_low` was set, as a position.
     since: i64,
+    /// When a claim last started from the low mark.
+    low_scan: Instant,
     /// When the low mark was last dropped.
     full_scan: Instant,
 }
@@ -46,7 +57,7 @@ pub struct Started {
     /// The lane.
     pub lane: Lane,
     /// Position to start at.
-    pub low: i64,
+    pub from: i64,
     hints: u64,
 }
 
@@ -64,25 +75,37 @@ impl Lanes {
 
     /// The lane is there.
     pub fn learn(&mut self, lane: Lane, now: Instant) {
-        let fresh = Belief { maybe: false, hints: 0, low: 0, next_low: 0, reached: 0, since: 0, full_scan: now };
+        let fresh = Belief {
+            maybe: false,
+            hints: 0,
+            head: 0,
+            hinted: i64::MAX,
+            low: 0,
+            next_low: 0,
+            reached: 0,
+            since: 0,
+            low_scan: now,
+            full_scan: now,
+        };
         self.beliefs.entry(lane).or_insert(fresh);
     }
 
     /// The lane may hold jobs, if it is known.
-    pub fn hint(&mut self, lane: Lane) {
-        if let Some(belief) = self.beliefs.get_mut(&lane) {
+    pub fn hint(&mut self, hint: Hint) {
+        if let Some(belief) = self.beliefs.get_mut(&hint.lane) {
             belief.maybe = true;
             belief.hints += 1;
+            belief.head = belief.head.min(hint.from);
+            belief.hinted = belief.hinted.min(hint.from);
         }
     }
 
-    /// Forgets the low mark: something went wrong, or hints were missed.
+    /// Forgets both marks: something went wrong, or hints were missed.
     pub fn doubt(&mut self, lane: Lane) {
+        self.hint(Hint::anywhere(lane));
         if let Some(belief) = self.beliefs.get_mut(&lane) {
             belief.low = 0;
             belief.next_low = 0;
-            belief.maybe = true;
-            belief.hints += 1;
         }
     }
 
@@ -98,12 +121,18 @@ impl Lanes {
 
     /// A claim starts.
     pub fn start(&mut self, lane: Lane, now: Instant) -> Started {
-        let Some(belief) = self.beliefs.get_mut(&lane) else { return Started { lane, low: 0, hints: 0 } };
+        let Some(belief) = self.beliefs.get_mut(&lane) else { return Started { lane, from: 0, hints: 0 } };
         if now.duration_since(belief.full_scan) >= FULL_SCAN_INTERVAL {
             belief.full_scan = now;
             belief.low = 0;
+            belief.head = 0;
         }
-        Started { lane, low: belief.low, hints: belief.hints }
+        if now.duration_since(belief.low_scan) >= LOW_SCAN_INTERVAL {
+            belief.low_scan = now;
+            belief.head = belief.low;
+        }
+        belief.hinted = i64::MAX;
+        Started { lane, from: belief.head.max(belief.low), hints: belief.hints }
     }
 
     /// A claim ended that took jobs up to `highest` and, if `emptied`, left none that it could see. `now` is the present as
@@ -111,6 +140,10 @@ impl Lanes {
     pub fn end(&mut self, started: Started, highest: Option<i64>, emptied: bool, now: i64) {
         let lag = self.lag;
         let Some(belief) = self.beliefs.get_mut(&started.lane) else { return };
+        if let Some(highest) = highest {
+            // Ids of one millisecond have no order: the head stays at its beginning.
+            belief.head = (highest >> POSITION_BITS << POSITION_BITS).min(belief.hinted);
+        }
         belief.reached = belief.reached.max(highest.unwrap_or(0)).max(if emptied { now } else { 0 });
         if now.saturating_sub(belief.since) >= lag {
             // What was skipped because another transaction had it locked has had a whole lag to come back.
@@ -139,7 +172,7 @@ mod tests {
         let now = Instant::now();
         let mut lanes = Lanes::new(LAG);
         lanes.learn(LANE, now);
-        lanes.hint(LANE);
+        lanes.hint(Hint::anywhere(LANE));
         (lanes, now)
     }
 
@@ -147,7 +180,7 @@ mod tests {
     async fn a_hint_during_a_claim_that_found_nothing_keeps_the_lane_awake() {
         let (mut lanes, now) = lanes();
         let started = lanes.start(LANE, now);
-        lanes.hint(LANE);
+        lanes.hint(Hint::anywhere(LANE));
         lanes.end(started, None, true, at(100));
         assert!(lanes.maybe(LANE));
         let started = lanes.start(LANE, now);
@@ -160,7 +193,7 @@ mod tests {
         let (mut lanes, now) = lanes();
         for second in 100..200 {
             let started = lanes.start(LANE, now);
-            assert!(started.low <= at(second - 16).max(0), "at second {second}");
+            assert!(lanes.low(LANE) <= at(second - 16).max(0), "at second {second}");
             lanes.end(started, Some(at(second)), true, at(second));
         }
         assert!(lanes.low(LANE) >= at(170), "but it follows");
@@ -172,7 +205,7 @@ mod tests {
         // An old backlog: the claims take positions of long ago.
         for second in 1_000..1_100 {
             let started = lanes.start(LANE, now);
-            assert!(started.low <= at(second - 900));
+            assert!(lanes.low(LANE) <= at(second - 900));
             lanes.end(started, Some(at(second - 900)), false, at(second));
         }
     }
@@ -184,7 +217,30 @@ mod tests {
             let started = lanes.start(LANE, now);
             lanes.end(started, None, true, at(second));
         }
-        assert!(lanes.start(LANE, now).low > 0);
-        assert_eq!(lanes.start(LANE, now + FULL_SCAN_INTERVAL).low, 0);
+        assert!(lanes.start(LANE, now).from > 0);
+        assert_eq!(lanes.start(LANE, now + FULL_SCAN_INTERVAL).from, 0);
+    }
+
+    #[tokio::test]
+    async fn claims_start_behind_what_the_last_one_took_and_now_and_then_from_the_low_mark() {
+        let (mut lanes, now) = lanes();
+        let started = lanes.start(LANE, now);
+        assert_eq!(started.from, 0);
+        lanes.end(started, Some(at(100) + 7), false, at(101));
+        assert_eq!(lanes.start(LANE, now).from, at(100), "from the beginning of that millisecond");
+        assert_eq!(lanes.start(LANE, now + LOW_SCAN_INTERVAL).from, lanes.low(LANE));
+    }
+
+    #[tokio::test]
+    async fn a_hint_moves_the_head_back_also_while_a_claim_is_under_way() {
+        let (mut lanes, now) = lanes();
+        let started = lanes.start(LANE, now);
+        lanes.end(started, Some(at(100)), false, at(101));
+        lanes.hint(Hint { lane: LANE, from: at(90) });
+        let started = lanes.start(LANE, now);
+        assert_eq!(started.from, at(90));
+        lanes.hint(Hint { lane: LANE, from: at(80) });
+        lanes.end(started, Some(at(102)), false, at(103));
+        assert_eq!(lanes.start(LANE, now).from, at(80));
     }
 }

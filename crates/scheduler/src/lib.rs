@@ -6,20 +6,26 @@
 
 mod args;
 mod batch;
+mod cause;
 mod claimer;
+mod database;
 mod dispatcher;
+mod doorman;
 mod enqueue_writer;
 mod grants;
 mod handshake;
 mod hints;
 mod lanes;
+mod lines;
 mod maintenance_service;
 mod metrics;
+mod obituary;
 mod profile;
 mod promoter;
 mod pulse;
 mod queue_service;
 mod ready;
+mod reaping;
 mod renew_writer;
 mod serve;
 mod server;

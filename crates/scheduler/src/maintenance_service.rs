@@ -5,12 +5,10 @@ use std::time::Duration;
 use queue_core::{Invalid, WorkerName};
 use queue_proto::v1::maintenance_service_server::MaintenanceService;
 use queue_proto::{millis, v1};
-use queue_store::{
-    StoreError, Warden, acquire_maintenance, audit, expire_sessions, note_pass, release_maintenance, tidy,
-};
+use queue_store::{StoreError, Warden, acquire_maintenance, audit, note_pass, release_maintenance, tidy};
 use tonic::{Request, Response, Status};
 
-use crate::stand_in::Reaping;
+use crate::reaping::Reaping;
 use crate::status;
 
 /// How long the maintenance lease lives: three periods of a reaper.
@@ -69,12 +67,7 @@ impl MaintenanceService for Maintenance {
         let request = request.into_inner();
         let warden = warden(request.token)?;
         let page = page(request.page_size, DEFAULT_SESSIONS_PAGE)?;
-        let timing = self.reaping.timing;
-        let expired = async {
-            let mut conn = self.reaping.store.vital().await?;
-            expire_sessions(&mut conn, warden, page.into(), timing.ttl, timing.gap).await
-        };
-        let expired = held(self.reaping.store.within(expired).await)?;
+        let expired = held(self.reaping.store.within(self.reaping.expire(warden, page.into())).await)?;
         Ok(Response::new(v1::ExpireSessionsResponse {
             expired: count(expired.sessions),
             lag: Some(millis(expired.lag)),

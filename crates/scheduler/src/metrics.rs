@@ -29,6 +29,7 @@ struct Instruments {
     died: Counter<u64>,
     settled: Counter<u64>,
     stale: Counter<u64>,
+    refused: Counter<u64>,
 }
 
 static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
@@ -43,6 +44,7 @@ static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
         died: counter("fencepost.jobs.died", "Jobs that became dead, by reason."),
         settled: counter("fencepost.settlements", "Settlements answered, by verdict."),
         stale: counter("fencepost.writes.stale_refused", "Writes with a stale token, refused."),
+        refused: counter("fencepost.callers.refused", "Calls without the token and connections without a handshake."),
     }
 });
 
@@ -80,12 +82,14 @@ pub fn died(reason: DeadReason, count: usize) {
     INSTRUMENTS.died.add(count as u64, &[KeyValue::new("reason", reason.as_str())]);
 }
 
-/// Leases of dead sessions were taken back.
-pub fn lost(leases: usize, dead: usize) {
-    ended(AttemptEnd::Lost, leases);
-    if dead > 0 {
-        INSTRUMENTS.died.add(dead as u64, &[KeyValue::new("reason", "worker_lost")]);
-    }
+/// A job has died for a reason in its stored form.
+pub fn dead(reason: &str) {
+    INSTRUMENTS.died.add(1, &[KeyValue::new("reason", reason.to_owned())]);
+}
+
+/// A caller was refused, for its token or for its handshake.
+pub fn refused(reason: &'static str) {
+    INSTRUMENTS.refused.add(1, &[KeyValue::new("reason", reason)]);
 }
 
 /// A settlement was answered.
@@ -111,6 +115,9 @@ pub async fn run(store: Store, dispatcher: dispatcher::Handle, stop: Cancellatio
     // Counters exist from the start, so that zero is exported and not nothing.
     enqueued([].iter());
     INSTRUMENTS.stale.add(0, &[]);
+    for reason in ["token", "tls"] {
+        INSTRUMENTS.refused.add(0, &[KeyValue::new("reason", reason)]);
+    }
     gauges(&latest, dispatcher);
     loop {
         let figures = store.within(count(&store)).await.map_err(|error| batch::complain("counting", &error)).ok();

@@ -39,7 +39,7 @@ pub async fn run(store: Store, ready: Ready, wake: Handle, stop: CancellationTok
         }
         sleep = match store.within(run_once(&store)).await {
             Ok(promoted) => {
-                ready.tell(promoted.lanes);
+                ready.tell(promoted.hints);
                 promoted.next_due.unwrap_or(MAX_SLEEP).clamp(MIN_SLEEP, MAX_SLEEP)
             }
             Err(error) => {

@@ -1,6 +1,6 @@
 //! Telling whoever may want to know that lanes got ready jobs: the dispatcher here, and other schedulers.
 
-use queue_store::Lane;
+use queue_store::{Hint, Lane};
 
 use crate::{dispatcher, hints};
 
@@ -15,12 +15,13 @@ pub struct Ready {
 
 impl Ready {
     /// These lanes got jobs, and that is committed.
-    pub fn tell(&self, lanes: impl IntoIterator<Item = Lane>) {
-        let mut lanes: Vec<Lane> = lanes.into_iter().collect();
-        lanes.sort_unstable();
-        lanes.dedup();
-        self.dispatcher.hint(&lanes);
-        self.hints.tell(&lanes);
+    pub fn tell(&self, hints: impl IntoIterator<Item = Hint>) {
+        let mut hints: Vec<Hint> = hints.into_iter().collect();
+        // The lowest of each lane comes first, and says it for the others.
+        hints.sort_unstable();
+        hints.dedup_by_key(|hint| hint.lane);
+        self.dispatcher.hint(&hints);
+        self.hints.tell(&hints);
     }
 
     /// The lowest position at which a lane may hold jobs.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use queue_core::{JobId, Token};
-use queue_store::{HeldLease, Owner, PgConnection, Renewal, Store, StoreError, held_leases, overdue_leases, renew};
+use queue_store::{
+    HeldLease, Owner, PgConnection, Renewal, Store, StoreError, dead_sessions, held_leases, overdue_leases, renew,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -41,8 +43,10 @@ pub enum Answer {
         /// Leases whose handlers should have ended by themselves long ago.
         overdue: Vec<Listed>,
     },
-    /// The session is dead or served elsewhere.
+    /// Another stream has taken the session over.
     Superseded,
+    /// The session is dead.
+    Expired,
 }
 
 /// The way to the writer.
@@ -64,6 +68,20 @@ impl Handle {
     pub fn renew(&self, request: Request) {
         let _ = self.0.try_send(request);
     }
+}
+
+/// Tells sessions that were not renewed why: it decides whether their workers may come back with them. Without an answer
+/// of the database they are told nothing, and ask again.
+async fn refuse(conn: &mut PgConnection, refused: HashMap<i64, Request>) -> Result<(), StoreError> {
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let sessions: Vec<i64> = refused.keys().copied().collect();
+    let dead: HashSet<i64> = dead_sessions(conn, &sessions).await?.into_iter().collect();
+    for (session, request) in refused {
+        let _ = request.answer.send(if dead.contains(&session) { Answer::Expired } else { Answer::Superseded });
+    }
+    Ok(())
 }
 
 struct Task {
@@ -93,11 +111,11 @@ impl Task {
         let owners: Vec<Owner> = by_owner.keys().copied().collect();
         let mut conn = self.store.vital().await?;
         let renewals = renew(&mut conn, &owners, self.timing.ttl).await?;
-        let mut renewed = HashMap::new();
+        let (mut renewed, mut refused) = (HashMap::new(), HashMap::new());
         for ((owner, request), renewal) in by_owner.into_iter().zip(renewals) {
             match renewal {
                 Renewal::Renewed => _ = renewed.insert(owner.session_no, request),
-                Renewal::Superseded => _ = request.answer.send(Answer::Superseded),
+                Renewal::Superseded => _ = refused.insert(owner.session_no, request),
             }
         }
         // The renewals are committed: they are answered also if this look fails.
@@ -107,15 +125,15 @@ impl Task {
                     let answer = self.compare(&request, &held.remove(&session).unwrap_or_default(), &overdue);
                     let _ = request.answer.send(answer);
                 }
-                Ok(())
             }
             Err(error) => {
                 for request in renewed.into_values() {
                     let _ = request.answer.send(Answer::Renewed { lost: Vec::new(), overdue: Vec::new() });
                 }
-                Err(error)
+                return Err(error);
             }
         }
+        refuse(&mut conn, refused).await
     }
 
     /// What sessions hold, and what of it is overdue, by how much. Only leases that are old enough are compared with their

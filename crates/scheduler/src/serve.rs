@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use lifecycle::{Shutdown, Tasks};
 use queue_store::{Registry, SchedulerId, Store, StoreError, check_schema, register_scheduler, retire_scheduler};
 use tokio::sync::Semaphore;
@@ -12,10 +12,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic_health::server::HealthReporter;
 
+use crate::cause::cause;
 use crate::maintenance_service::Maintenance;
 use crate::queue_service::Queues;
 use crate::ready::Ready;
-use crate::stand_in::Reaping;
+use crate::reaping::Reaping;
 use crate::timing::Timing;
 use crate::work_service::{Parts, Work};
 use crate::{
@@ -33,16 +34,19 @@ const FAREWELL_BOUND: Duration = Duration::from_secs(2);
 /// Brings the schema up to date.
 pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
     let url = args.database.url()?;
-    queue_store::migrate(&url, args.app_role.as_deref()).await.context("migrate the database")?;
+    args.database.warn();
+    let migrated = queue_store::migrate(&url, args.app_role.as_deref()).await;
+    migrated.map_err(|error| anyhow!(cause(&error))).context("migrate the database")?;
     tracing::info!("the schema is up to date");
     Ok(())
 }
 
 /// Serves until told to stop.
 pub async fn serve(args: ServeArgs, shutdown: Shutdown) -> anyhow::Result<()> {
-    let timing = args.timing()?;
-    args.listen.validate()?;
-    let store = Store::new(&args.store()?).context("read the database's URL")?;
+    let timing = args.check()?;
+    args.database.warn();
+    let store =
+        Store::new(&args.store()?).map_err(|error| anyhow!(cause(&error))).context("read the database's URL")?;
     let name = name(&args);
     let Some(scheduler) = start(&store, &name, timing, &shutdown).await? else { return Ok(()) };
     let served = run(&args, timing, &store, &name, scheduler, &shutdown).await;
@@ -71,7 +75,7 @@ async fn start(store: &Store, name: &str, timing: Timing, shutdown: &Shutdown) -
             Ok(scheduler) => return Ok(Some(scheduler)),
             Err(error) if error.is_unavailable() => batch::complain("reaching the database", &error),
             Err(error @ StoreError::Schema(_)) => return Err(error.into()),
-            Err(error) => return Err(error).context("register this scheduler"),
+            Err(error) => return Err(anyhow!(cause(&error)).context("register this scheduler")),
         }
         tokio::select! {
             () = patience.wait() => {}
@@ -90,7 +94,8 @@ async fn run(
 ) -> anyhow::Result<()> {
     let stop = shutdown.soft().clone();
     let registry = Arc::new(Registry::default());
-    store.within(hints::reload(store, &registry)).await.context("read the registries")?;
+    let read = store.within(hints::reload(store, &registry)).await;
+    read.map_err(|error| anyhow!(cause(&error))).context("read the registries")?;
     let mut tasks = Tasks::new(shutdown.clone());
     let dispatcher = dispatcher::Handle::new(registry.clone(), timing.insert_lag);
     let hints = hints::Handle::default();
@@ -99,11 +104,11 @@ async fn run(
 
     let (writer, enqueues) =
         enqueue_writer::EnqueueWriter::new(store.clone(), registry.clone(), ready.clone(), promoter.clone());
-    let (take_back, taking_back) = take_back::Handle::new(store.clone(), ready.clone());
+    let (take_back, taking_back) = take_back::Handle::new(store.clone(), registry.clone(), ready.clone());
     let (settler, settling) =
         settle_writer::Handle::new(store.clone(), ready.clone(), promoter.clone(), writer.clone());
     let (renewer, renewing) = renew_writer::Handle::new(store.clone(), timing, take_back.clone());
-    let reaping = Reaping { store: store.clone(), ready: ready.clone(), timing };
+    let reaping = Reaping { store: store.clone(), registry: registry.clone(), ready: ready.clone(), timing };
     tasks.spawn("enqueue writer", enqueues);
     tasks.spawn("take-back writer", taking_back);
     tasks.spawn("settle writer", settling);

@@ -9,6 +9,7 @@ use queue_proto::v1::maintenance_service_server::MaintenanceServiceServer;
 use queue_proto::v1::queue_service_server::QueueServiceServer;
 use queue_proto::v1::work_service_server::WorkServiceServer;
 use tokio::net::TcpListener;
+use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
@@ -16,6 +17,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::ServeArgs;
+use crate::doorman::{Doorman, Guest};
 use crate::maintenance_service::Maintenance;
 use crate::queue_service::Queues;
 use crate::timing::{PING_INTERVAL, SILENCE};
@@ -57,7 +59,7 @@ pub fn serve<H: Health>(
     args: &ServeArgs,
     closed: CancellationToken,
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + use<H>> {
-    let auth = args.listen.auth()?;
+    let doorman = Doorman(args.listen.auth()?);
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(queue_proto::DESCRIPTORS)
@@ -76,19 +78,22 @@ pub fn serve<H: Health>(
         .max_concurrent_streams(Some(CALLS_PER_CONNECTION))
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW));
-    if let Some(tls) = args.listen.server_tls()? {
+    let tls = args.listen.server_tls()?;
+    let secured = tls.is_some();
+    if let Some(tls) = tls {
         server = server.tls_config(tls).context("set TLS up")?;
     }
     // Set here: the builder's own setting applies only to sockets that it opens. Without it a grant waits 40 ms for the
     // acknowledgement of what was sent before.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = incoming.map(move |accepted| accepted.map(|io| Guest::new(io, secured)));
     let serving = server
         .add_service(services.health)
-        .add_service(InterceptedService::new(reflection, auth.clone()))
-        .add_service(InterceptedService::new(older_reflection, auth.clone()))
-        .add_service(InterceptedService::new(queues, auth.clone()))
-        .add_service(InterceptedService::new(work, auth.clone()))
-        .add_service(InterceptedService::new(maintenance, auth))
+        .add_service(InterceptedService::new(reflection, doorman.clone()))
+        .add_service(InterceptedService::new(older_reflection, doorman.clone()))
+        .add_service(InterceptedService::new(queues, doorman.clone()))
+        .add_service(InterceptedService::new(work, doorman.clone()))
+        .add_service(InterceptedService::new(maintenance, doorman))
         .serve_with_incoming_shutdown(incoming, closed.clone().cancelled_owned());
     Ok(async move {
         let bound = async {

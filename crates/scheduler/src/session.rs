@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use queue_core::{Invalid, JobId, MAX_CAPACITY, Outcome, Token};
+use queue_core::{Invalid, JobId, MAX_CAPACITY, Outcome, SessionId, Token, WorkerName};
 use queue_proto::v1::work_request::Message as Request;
 use queue_proto::v1::work_response::Message as Response;
 use queue_proto::{lease_ref, millis, v1};
 use queue_store::{Claimed, Holder, Owner};
+use telemetry::LogLimit;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use tonic::{Status, Streaming};
 
 use crate::grants::{self, Unacknowledged};
 use crate::handshake::listed;
+use crate::lines::Lines;
 use crate::renew_writer::Answer;
 use crate::timing::{MAX_STREAM_AGE, PING_INTERVAL, SILENCE};
 use crate::work_service::Parts;
@@ -24,6 +26,9 @@ use crate::{metrics, renew_writer, settle_writer, status};
 pub const OUTBOUND: usize = 64;
 /// A worker that seems silent gets so much longer: if this process was stopped meanwhile, what came is still to be read.
 const LAST_CHANCE: Duration = Duration::from_millis(500);
+/// A worker that does not acknowledge its grants is named that often.
+const MUTE_LINE_INTERVAL: Duration = Duration::from_mins(1);
+static MUTE_LINES: Lines = Lines::new();
 /// Settlements of one message: what a worker of the largest capacity can have to say.
 const SETTLEMENTS_PER_MESSAGE: usize = MAX_CAPACITY as usize;
 
@@ -36,6 +41,10 @@ pub struct SessionStream {
     pub parts: Arc<Parts>,
     /// Proves that this scheduler serves the session.
     pub owner: Owner,
+    /// Identity of the session, for the log.
+    pub id: SessionId,
+    /// Name of the worker, for the log.
+    pub worker: WorkerName,
     /// From the worker.
     pub inbound: Streaming<v1::WorkRequest>,
     /// To the worker.
@@ -54,6 +63,9 @@ pub struct SessionStream {
 struct Running {
     stream: SessionStream,
     unacknowledged: Unacknowledged,
+    /// Whether the worker acknowledges what it is granted; the dispatcher knows the same.
+    trusted: bool,
+    mute_limit: LogLimit,
     heartbeat: Option<(u64, oneshot::Receiver<Answer>)>,
     acks: mpsc::UnboundedReceiver<v1::SettleAck>,
     /// Bounded by the settlements under way, which are bounded by the writer's queue.
@@ -66,8 +78,15 @@ impl SessionStream {
         let parts = self.parts.clone();
         let owner = self.owner;
         let (ack_sender, acks) = mpsc::unbounded_channel();
-        let mut running =
-            Running { stream: self, unacknowledged: Unacknowledged::default(), heartbeat: None, acks, ack_sender };
+        let mut running = Running {
+            stream: self,
+            unacknowledged: Unacknowledged::default(),
+            trusted: false,
+            mute_limit: LogLimit::every(MUTE_LINE_INTERVAL),
+            heartbeat: None,
+            acks,
+            ack_sender,
+        };
         let end = running.serve().await;
         parts.dispatcher.leave(owner);
         let SessionStream { outbound, mut grants, .. } = running.stream;
@@ -107,7 +126,10 @@ impl Running {
                         return Ok(());
                     }
                 }
-                Some(jobs) = self.stream.grants.recv() => self.grant(jobs).await?,
+                jobs = self.stream.grants.recv() => match jobs {
+                    Some(jobs) => self.grant(jobs).await?,
+                    None => return Err(self.stream.parts.unseated(self.stream.owner).await),
+                },
                 answer = answered(&mut self.heartbeat) => self.renewed(answer).await?,
                 Some(ack) = self.acks.recv() => self.acknowledge(ack).await?,
                 _ = ping.tick() => self.send(Response::Ping(v1::Ping {})).await?,
@@ -145,14 +167,14 @@ impl Running {
                     let (job, token) = lease
                         .try_into()
                         .map_err(|invalid: Invalid| status::invalid(&invalid.within("lease_ack.leases")))?;
-                    self.unacknowledged.remove(job, token);
+                    self.arrived(job, token);
                 }
             }
             Some(Request::Heartbeat(heartbeat)) => self.heartbeat(heartbeat)?,
             Some(Request::Settle(settle)) => self.settle(settle).await?,
-            Some(Request::Draining(_)) => self.stream.parts.dispatcher.leave(owner),
+            Some(Request::Draining(_)) => self.stream.parts.dispatcher.close(owner),
             Some(Request::Bye(_)) => {
-                self.stream.parts.dispatcher.leave(owner);
+                self.stream.parts.dispatcher.close(owner);
                 self.stream.parts.close_session(owner).await;
                 return Ok(true);
             }
@@ -165,7 +187,7 @@ impl Running {
         let listed = listed("heartbeat.leases", leases).map_err(|invalid| status::invalid(&invalid))?;
         // What it lists has arrived, whatever became of its acknowledgement.
         for &(job, token) in &listed {
-            self.unacknowledged.remove(job, token);
+            self.arrived(job, token);
         }
         let (answer, answered) = oneshot::channel();
         self.heartbeat = Some((heartbeat.sequence, answered));
@@ -188,7 +210,8 @@ impl Running {
                 }
                 Ok(())
             }
-            Answer::Superseded => Err(Status::aborted("another stream has taken the session over, or it has expired")),
+            Answer::Superseded => Err(status::superseded()),
+            Answer::Expired => Err(status::expired()),
         }
     }
 
@@ -202,7 +225,7 @@ impl Running {
             let field = |invalid: Invalid| status::invalid(&invalid.within(&format!("settle.settlements[{at}]")));
             let job = JobId::try_from(settlement.job_id).map_err(field)?;
             let token = Token::try_from(settlement.token).map_err(field)?;
-            self.unacknowledged.remove(job, token);
+            self.arrived(job, token);
             match self.outcome(settlement.outcome) {
                 Ok(outcome) => {
                     let holder = Holder { job, token, session_no: self.stream.owner.session_no };
@@ -260,21 +283,54 @@ impl Running {
         Ok(())
     }
 
+    /// A grant has arrived. The first one, and the first one after others were late, opens the way for all credits.
+    fn arrived(&mut self, job: JobId, token: Token) {
+        if self.unacknowledged.remove(job, token) && !self.trusted {
+            self.trusted = true;
+            self.stream.parts.dispatcher.trust(self.stream.owner);
+        }
+    }
+
     /// Takes back what was not acknowledged in time, if the worker was heard of lately and since it was sent. Of one that
     /// was not, nothing is known: it may have started the job and died. Then the lease ends with its session.
     fn take_back_late(&mut self, heard: Instant) {
         let now = Instant::now();
+        let mut taken = 0;
         for sent in self.unacknowledged.late(now) {
             if heard > sent.at && heard + PING_INTERVAL.mul_f64(1.5) > now {
                 self.stream.parts.take_back.undelivered(self.stream.owner, sent.job, sent.token);
+                taken += 1;
             } else {
                 self.unacknowledged.postpone(sent, now, PING_INTERVAL / 8);
             }
         }
+        self.trusted = false;
+        self.stream.parts.dispatcher.distrust(self.stream.owner, self.unacknowledged.resolved());
+        if taken > 0 {
+            self.complain_of_silence(taken, now);
+        }
+    }
+
+    fn complain_of_silence(&self, grants: usize, now: Instant) {
+        if let Some(suppressed) = self.mute_limit.allow("mute", now) {
+            let SessionStream { owner, id, worker, .. } = &self.stream;
+            let line = |()| {
+                tracing::warn!(
+                    session.id = %id,
+                    session.no = owner.session_no,
+                    worker = %worker,
+                    grants,
+                    suppressed,
+                    "worker does not acknowledge its grants"
+                );
+            };
+            let count = |workers| tracing::warn!(workers, "more workers do not acknowledge their grants");
+            MUTE_LINES.tell(now, std::iter::once(()), line, count);
+        }
     }
 
     async fn send_drain(&mut self, reconnect_after: Duration) -> End {
-        self.stream.parts.dispatcher.leave(self.stream.owner);
+        self.stream.parts.dispatcher.close(self.stream.owner);
         self.send(Response::Drain(v1::Drain { reconnect_after: Some(millis(reconnect_after)) })).await
     }
 

@@ -1,14 +1,16 @@
 //! The writer that settles leases.
 
-use std::sync::Arc;
+use std::sync::LazyLock;
 
 use queue_core::{AttemptEnd, MAX_BATCH, Next, Outcome};
 use queue_proto::v1;
 use queue_store::{
-    Ending, EnqueueRow, Enqueued, Holder, Lane, Past, SettledEffect, Store, StoreError, Succeeding, Transaction,
-    enqueue, look_up, settle_endings, settle_succeeded,
+    Ending, EnqueueRow, Enqueued, Hint, Holder, Lane, Line, Past, SettledEffect, Store, StoreError, Succeeding,
+    Transaction, enqueue, look_up, settle_endings, settle_succeeded,
 };
+use telemetry::LogLimit;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::enqueue_writer::EnqueueWriter;
 use crate::ready::Ready;
@@ -17,6 +19,9 @@ use crate::{batch, metrics, promoter};
 /// Settlements that wait for the writer. A stream that finds no room is closed; its worker keeps the results and sends
 /// them again.
 const QUEUED: usize = 8_192;
+
+/// One line a second about refused settlements: a worker may send thousands of them in one message.
+static STALE_LINES: LazyLock<LogLimit> = LazyLock::new(LogLimit::per_second);
 
 /// One settlement, on the way.
 pub struct Request {
@@ -48,7 +53,8 @@ impl Handle {
         enqueuer: EnqueueWriter,
     ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (sender, queue) = mpsc::channel(QUEUED);
-        let task = Arc::new(Task { store, ready, promoter, enqueuer });
+        let line = store.hot_line();
+        let task = Task { store, line, ready, promoter, enqueuer };
         (Self(sender), run(task, queue))
     }
 
@@ -60,12 +66,13 @@ impl Handle {
 
 struct Task {
     store: Store,
+    line: Line,
     ready: Ready,
     promoter: promoter::Handle,
     enqueuer: EnqueueWriter,
 }
 
-async fn run(task: Arc<Task>, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
+async fn run(mut task: Task, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
     while let Some(mut requests) = batch::next(&mut queue, MAX_BATCH, |_| 1).await {
         requests.sort_by_key(|request| request.holder);
         let (succeeded, ended): (Vec<_>, Vec<_>) =
@@ -97,13 +104,14 @@ enum Kind {
 impl Task {
     /// Settles a batch and answers, repeating while the database is away: a worker's result is not lost by a restart of
     /// PostgreSQL, and the repetition of a commit whose answer was lost finds it settled.
-    async fn settle(&self, requests: &[Request], kind: Kind) {
+    async fn settle(&mut self, requests: &[Request], kind: Kind) {
         if requests.is_empty() {
             return;
         }
         let mut patience = batch::Patience::default();
         loop {
-            match self.store.within(Box::pin(self.attempt(requests, kind))).await {
+            let store = self.store.clone();
+            match store.within(Box::pin(self.attempt(requests, kind))).await {
                 Ok(verdicts) => return self.answer(requests, verdicts).await,
                 Err(error) if error.is_data() => return self.split(requests, kind).await,
                 Err(error) => batch::complain("a settlement", &error),
@@ -113,7 +121,7 @@ impl Task {
     }
 
     /// One bad row never stops its neighbours; alone, it is rejected, and its worker fails the job for good.
-    async fn split(&self, requests: &[Request], kind: Kind) {
+    async fn split(&mut self, requests: &[Request], kind: Kind) {
         if let [request] = requests {
             let verdict = Verdict::Rejected("the database refused the data of the outcome".to_owned());
             return self.answer(std::slice::from_ref(request), vec![Some(verdict)]).await;
@@ -123,7 +131,7 @@ impl Task {
         Box::pin(self.settle(right, kind)).await;
     }
 
-    async fn attempt(&self, requests: &[Request], kind: Kind) -> Result<Vec<Option<Verdict>>, StoreError> {
+    async fn attempt(&mut self, requests: &[Request], kind: Kind) -> Result<Vec<Option<Verdict>>, StoreError> {
         match kind {
             Kind::Plain => self.succeed(requests).await,
             Kind::Ended => self.end(requests).await,
@@ -131,21 +139,23 @@ impl Task {
         }
     }
 
-    async fn succeed(&self, requests: &[Request]) -> Result<Vec<Option<Verdict>>, StoreError> {
+    async fn succeed(&mut self, requests: &[Request]) -> Result<Vec<Option<Verdict>>, StoreError> {
         let rows: Vec<Succeeding> = requests.iter().filter_map(succeeding).collect();
-        let mut conn = self.store.hot().await?;
+        let mut conn = self.line.take().await?;
         let settled = settle_succeeded(&mut conn, &rows).await?;
+        self.line.keep(conn);
         let applied = settled.iter().flatten().count();
         metrics::ended(AttemptEnd::Succeeded, applied);
         Ok(settled.into_iter().map(|effect| effect.map(applied_with)).collect())
     }
 
-    async fn end(&self, requests: &[Request]) -> Result<Vec<Option<Verdict>>, StoreError> {
+    async fn end(&mut self, requests: &[Request]) -> Result<Vec<Option<Verdict>>, StoreError> {
         let rows: Vec<Ending> = requests.iter().filter_map(ending).collect();
-        let mut conn = self.store.hot().await?;
+        let mut conn = self.line.take().await?;
         let mut tx = Transaction::begin(&mut conn).await?;
         let settled = settle_endings(tx.conn(), &rows, &|lane| self.ready.low(lane)).await?;
         tx.commit().await?;
+        self.line.keep(conn);
         self.tell(&rows, &settled);
         let verdict = |settled: Option<_>| settled.map(|_| Verdict::Applied(v1::EffectVerdict::Unspecified));
         Ok(settled.into_iter().map(verdict).collect())
@@ -153,13 +163,13 @@ impl Task {
 
     /// Wakes whoever has to do with where the jobs went.
     fn tell(&self, rows: &[Ending], settled: &[Option<(Next, Lane)>]) {
-        let mut lanes: Vec<Lane> = Vec::new();
+        let mut hints: Vec<Hint> = Vec::new();
         let mut scheduled = false;
         for (row, settled) in rows.iter().zip(settled) {
             let Some((next, lane)) = settled else { continue };
             metrics::ended(row.end, 1);
             match next {
-                Next::Ready(_) => lanes.push(*lane),
+                Next::Ready(_) => hints.push(Hint::anywhere(*lane)),
                 Next::Scheduled(..) => scheduled = true,
                 Next::Dead(_, reason) => {
                     metrics::died(*reason, 1);
@@ -167,18 +177,19 @@ impl Task {
                 }
             }
         }
-        self.ready.tell(lanes);
+        self.ready.tell(hints);
         if scheduled {
             self.promoter.look();
         }
     }
 
     /// A success with follow-up jobs: all of it in one transaction, or nothing.
-    async fn lead(&self, request: &Request) -> Result<Option<Verdict>, StoreError> {
+    async fn lead(&mut self, request: &Request) -> Result<Option<Verdict>, StoreError> {
         let Outcome::Succeeded(success) = &request.outcome else { return Ok(None) };
+        let lanes = self.enqueuer.lanes(&success.follow_ups).await?;
         let mut rows = Vec::with_capacity(success.follow_ups.len());
-        for (ordinal, job) in success.follow_ups.iter().enumerate() {
-            let lane = match self.enqueuer.lane(job).await {
+        for ((ordinal, job), lane) in success.follow_ups.iter().enumerate().zip(lanes) {
+            let lane = match lane {
                 Ok(lane) => lane,
                 Err(StoreError::Full(what)) => {
                     return Ok(Some(Verdict::Rejected(format!("succeeded.follow_ups[{ordinal}].{what}"))));
@@ -203,13 +214,13 @@ impl Task {
         }
         tx.commit().await?;
         metrics::ended(AttemptEnd::Succeeded, 1);
-        self.ready.tell(rows.iter().map(|row| row.lane));
+        self.ready.tell(rows.iter().map(|row| Hint::anywhere(row.lane)));
         self.promoter.look();
         Ok(Some(applied_with(effect)))
     }
 
     /// Answers after the commit. What no lease matched is looked up: settled before, or lost.
-    async fn answer(&self, requests: &[Request], verdicts: Vec<Option<Verdict>>) {
+    async fn answer(&mut self, requests: &[Request], verdicts: Vec<Option<Verdict>>) {
         let unmatched = requests.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_none());
         let unmatched: Vec<Holder> = unmatched.map(|(request, _)| request.holder).collect();
         let mut past = self.past(&unmatched).await.into_iter();
@@ -230,7 +241,9 @@ impl Task {
                 }
                 None if past.next() == Some(Past::Settled) => ack.set_verdict(v1::SettleVerdict::Duplicate),
                 None => {
-                    tracing::info!(job.id = %request.holder.job, lease.token = %request.holder.token, "stale settlement refused");
+                    if let Some(suppressed) = STALE_LINES.allow("stale", Instant::now()) {
+                        tracing::info!(job.id = %request.holder.job, lease.token = %request.holder.token, suppressed, "stale settlement refused");
+                    }
                     ack.set_verdict(v1::SettleVerdict::Fenced);
                 }
             }
@@ -240,10 +253,16 @@ impl Task {
         }
     }
 
-    async fn past(&self, holders: &[Holder]) -> Vec<Past> {
+    async fn past(&mut self, holders: &[Holder]) -> Vec<Past> {
         let mut patience = batch::Patience::default();
         while !holders.is_empty() {
-            let looked_up = async { look_up(&mut *self.store.hot().await?, holders).await };
+            let line = &mut self.line;
+            let looked_up = async {
+                let mut conn = line.take().await?;
+                let past = look_up(&mut conn, holders).await?;
+                line.keep(conn);
+                Ok(past)
+            };
             match self.store.within(looked_up).await {
                 Ok(past) => return past,
                 Err(error) => batch::complain("a look-up", &error),

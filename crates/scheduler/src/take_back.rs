@@ -1,16 +1,21 @@
 //! The writer that takes leases back on the scheduler's own account.
 
-use queue_core::{AttemptEnd, JobId, MAX_BATCH, Token};
-use queue_store::{Owner, Store, StoreError, Transaction, Unheld, take_back};
-use tokio::sync::mpsc;
+use std::sync::Arc;
 
+use queue_core::{AttemptEnd, JobId, MAX_BATCH, Token};
+use queue_store::{Hint, Owner, Registry, Store, StoreError, Transaction, Unheld, deaths, take_back};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::lines::Lines;
 use crate::ready::Ready;
-use crate::{batch, metrics};
+use crate::{batch, metrics, obituary};
 
 /// Requests that wait for the writer. What finds no room is found again by the next heartbeat.
 const QUEUED: usize = 20_000;
 /// Tries of a batch. What stays is found again by the next heartbeat.
 const TRIES: usize = 5;
+static TAKEN: Lines = Lines::new();
 
 struct Request {
     lease: Unheld,
@@ -23,9 +28,13 @@ pub struct Handle(mpsc::Sender<Request>);
 
 impl Handle {
     /// Prepares a writer; the returned task must be run.
-    pub fn new(store: Store, ready: Ready) -> (Self, impl Future<Output = anyhow::Result<()>>) {
+    pub fn new(
+        store: Store,
+        registry: Arc<Registry>,
+        ready: Ready,
+    ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (sender, queue) = mpsc::channel(QUEUED);
-        (Self(sender), run(store, ready, queue))
+        (Self(sender), run(Task { store, registry, ready }, queue))
     }
 
     /// A grant that its worker never acknowledged or does not list: goes back and costs nothing.
@@ -45,7 +54,13 @@ impl Handle {
     }
 }
 
-async fn run(store: Store, ready: Ready, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
+struct Task {
+    store: Store,
+    registry: Arc<Registry>,
+    ready: Ready,
+}
+
+async fn run(task: Task, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
     while let Some(requests) = batch::next(&mut queue, MAX_BATCH, |_| 1).await {
         for (end, reason) in [
             (AttemptEnd::Undelivered, "the grant was never acknowledged"),
@@ -56,39 +71,40 @@ async fn run(store: Store, ready: Ready, mut queue: mpsc::Receiver<Request>) -> 
             leases.sort_unstable();
             leases.dedup();
             if !leases.is_empty() {
-                persist(&store, &ready, &leases, end, reason).await;
+                task.persist(&leases, end, reason).await;
             }
         }
     }
     Ok(())
 }
 
-async fn persist(store: &Store, ready: &Ready, leases: &[Unheld], end: AttemptEnd, reason: &str) {
-    let mut patience = batch::Patience::default();
-    for _ in 0..TRIES {
-        match store.within(attempt(store, ready, leases, end, reason)).await {
-            Ok(()) => return,
-            Err(error) => batch::complain("a take-back", &error),
+impl Task {
+    async fn persist(&self, leases: &[Unheld], end: AttemptEnd, reason: &str) {
+        let mut patience = batch::Patience::default();
+        for _ in 0..TRIES {
+            match self.store.within(self.attempt(leases, end, reason)).await {
+                Ok(()) => return,
+                Err(error) => batch::complain("a take-back", &error),
+            }
+            patience.wait().await;
         }
-        patience.wait().await;
     }
-}
 
-async fn attempt(
-    store: &Store,
-    ready: &Ready,
-    leases: &[Unheld],
-    end: AttemptEnd,
-    reason: &str,
-) -> Result<(), StoreError> {
-    let mut conn = store.vital().await?;
-    let mut tx = Transaction::begin(&mut conn).await?;
-    let taken = take_back(tx.conn(), leases, end, reason, &|lane| ready.low(lane)).await?;
-    tx.commit().await?;
-    for (job, token, _) in &taken {
-        tracing::info!(job.id = %job, lease.token = %token, end = end.as_str(), "lease taken back");
+    async fn attempt(&self, leases: &[Unheld], end: AttemptEnd, reason: &str) -> Result<(), StoreError> {
+        let mut conn = self.store.vital().await?;
+        let mut tx = Transaction::begin(&mut conn).await?;
+        let taken = take_back(tx.conn(), leases, end, reason, &|lane| self.ready.low(lane)).await?;
+        let keys: Vec<(JobId, Token)> = taken.iter().map(|&(job, token, _)| (job, token)).collect();
+        let dead = deaths(tx.conn(), &keys).await?;
+        tx.commit().await?;
+        let line = |(job, token): (JobId, Token)| {
+            tracing::info!(job.id = %job, lease.token = %token, end = end.as_str(), "lease taken back");
+        };
+        let count = |leases| tracing::info!(leases, "more leases taken back");
+        TAKEN.tell(Instant::now(), keys.into_iter(), line, count);
+        metrics::ended(end, taken.len());
+        obituary::dead(&self.registry, &dead);
+        self.ready.tell(taken.into_iter().map(|(_, _, lane)| Hint::anywhere(lane)));
+        Ok(())
     }
-    metrics::ended(end, taken.len());
-    ready.tell(taken.into_iter().map(|(_, _, lane)| lane));
-    Ok(())
 }

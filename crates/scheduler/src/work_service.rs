@@ -10,8 +10,8 @@ use queue_proto::v1::work_response::Message as Response;
 use queue_proto::v1::work_service_server::WorkService;
 use queue_proto::{lease_ref, millis, v1};
 use queue_store::{
-    HeldLease, Owner, Registry, SchedulerId, Session, Store, StoreError, Transaction, Unheld, close_session,
-    held_leases, hello, take_back,
+    HeldLease, Hint, Owner, Registry, SchedulerId, Session, Store, StoreError, Transaction, Unheld, close_session,
+    dead_sessions, held_leases, hello, take_back,
 };
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
@@ -75,8 +75,21 @@ impl Parts {
         let released = take_back(tx.conn(), &leases, AttemptEnd::Released, "the worker said goodbye", &low).await?;
         close_session(tx.conn(), owner).await?;
         tx.commit().await?;
-        self.ready.tell(released.into_iter().map(|(_, _, lane)| lane));
+        self.ready.tell(released.into_iter().map(|(_, _, lane)| Hint::anywhere(lane)));
         Ok(())
+    }
+
+    /// Why a stream has lost its seat.
+    pub async fn unseated(&self, owner: Owner) -> Status {
+        if self.dispatcher.is_replaced(owner) {
+            return status::superseded();
+        }
+        let dead = async { dead_sessions(&mut *self.store.vital().await?, &[owner.session_no]).await };
+        match self.store.within(dead).await {
+            Ok(dead) if dead.is_empty() => status::superseded(),
+            Ok(_) => status::expired(),
+            Err(error) => status::store(&error),
+        }
     }
 
     /// Takes the session over, and compares what its worker lists with what the database says.
@@ -85,9 +98,7 @@ impl Parts {
             batch::complain("opening a session", &error);
             status::store(&error)
         })?;
-        let Some((owner, held)) = opened else {
-            return Err(Status::failed_precondition("the session has expired: start a new one"));
-        };
+        let Some((owner, held)) = opened else { return Err(status::expired()) };
         let mut lost = opening.held.clone();
         for lease in held {
             if !lost.remove(&(lease.job, lease.token)) {
@@ -156,6 +167,8 @@ impl WorkService for Work {
         let stream = SessionStream {
             parts: self.parts.clone(),
             owner,
+            id: opening.hello.id,
+            worker: opening.hello.name,
             inbound,
             outbound,
             grants,

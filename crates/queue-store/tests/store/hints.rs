@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queue_store::{HintListener, Lane, notify, probe};
+use queue_store::{Hint, HintListener, Lane, notify, probe};
 use testbed::db_test;
 
 use crate::fixture::{Desk, job, job_of};
@@ -14,16 +14,16 @@ async fn hint_of_many_lanes_reaches_another_scheduler() {
     db_test(async |db| {
         let (one, other) = (db.another_store(), db.another_store());
         let mut listener = HintListener::open(&other).await.expect("listens");
-        let lanes: Vec<Lane> =
-            (0..600).map(|n| Lane { queue: i32::MAX - n, priority: 9, kind: i32::MAX - n }).collect();
+        let lane = |n| Lane { queue: i32::MAX - n, priority: 9, kind: i32::MAX - n };
+        let hints: Vec<Hint> = (0..600).map(|n| Hint { lane: lane(n), from: i64::MAX - i64::from(n) }).collect();
         let mut conn = one.enqueue().await.expect("connects");
-        notify(&mut conn, &lanes).await.expect("tells");
+        notify(&mut conn, &hints).await.expect("tells");
         let mut heard = Vec::new();
-        while heard.len() < lanes.len() {
+        while heard.len() < hints.len() {
             let hint = tokio::time::timeout(SOON, listener.next()).await.expect("in time");
             heard.extend(hint.expect("receives").expect("not lost"));
         }
-        assert_eq!(heard, lanes);
+        assert_eq!(heard, hints);
     })
     .await;
 }

@@ -41,7 +41,7 @@ async fn longest_due_goes_first_and_the_limit_holds() {
         db.run("update fencepost.scheduled set due_at = due_at - interval '2 hours'").await;
         ids.reverse();
         let promoted = desk.promote(2).await;
-        assert_eq!((promoted.count, promoted.lanes.len()), (2, 1));
+        assert_eq!((promoted.count, promoted.hints.len()), (2, 1));
         assert_eq!(promoted.next_due, Some(Duration::ZERO), "more is due already");
         let owner = desk.session().await;
         let mut first: Vec<JobId> = desk.claim(&[(owner, 10)]).await.iter().map(|job| job.job).collect();
@@ -65,7 +65,7 @@ async fn lanes_that_got_jobs_are_told() {
         }
         desk.enqueue(&jobs).await;
         let promoted = desk.promote_all().await;
-        assert_eq!((promoted.count, promoted.lanes.len()), (4, 3));
+        assert_eq!((promoted.count, promoted.hints.len()), (4, 3));
     })
     .await;
 }

@@ -26,8 +26,7 @@ async fn credits_are_never_exceeded_and_repeated_or_decreasing_ones_change_nothi
 
         let credit = |total| Request::Credit(v1::Credit { total });
         hand.send(credit(3)).await;
-        let mut held = hand.grants(3).await;
-        hand.acknowledge(&held).await;
+        let mut held = hand.accept(3).await;
         for total in [3, 1, 0, 3] {
             hand.send(credit(total)).await;
         }
@@ -40,14 +39,12 @@ async fn credits_are_never_exceeded_and_repeated_or_decreasing_ones_change_nothi
         assert_eq!(leases().await, 2, "a settlement is no credit");
 
         hand.send(credit(5)).await;
-        held.extend(hand.grants(2).await);
-        hand.acknowledge(&held).await;
+        held.extend(hand.accept(2).await);
         hand.quiet(A_WHILE).await;
         assert_eq!(leases().await, 4);
 
         hand.send(credit(u64::MAX)).await;
-        held.extend(hand.grants(15).await);
-        hand.acknowledge(&held).await;
+        held.extend(hand.accept(15).await);
         assert_eq!(leases().await, 19, "all there are");
         let late = scheduler.enqueue(job("q", "k")).await;
         assert_eq!(hand.grants(1).await[0].job_id, late);
@@ -111,7 +108,7 @@ async fn jobs_are_dealt_out_over_the_workers_that_have_room() {
         scheduler.enqueue_all(vec![job("q", "k"); 40]).await;
         let mut seen = std::collections::BTreeSet::new();
         for hand in &mut hands {
-            let grants = hand.grants(10).await;
+            let grants = hand.accept(10).await;
             hand.post(grants.iter().map(|grant| settlement(grant, succeeded())).collect()).await;
             let acks = hand.acks(10).await;
             assert!(acks.iter().all(|ack| ack.verdict() == v1::SettleVerdict::Applied));

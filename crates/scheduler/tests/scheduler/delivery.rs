@@ -6,6 +6,7 @@ use queue_core::{DEFAULT_MAX_PAYLOAD_BYTES, MAX_UNDELIVERED};
 use queue_proto::v1::work_request::Message as Request;
 use queue_proto::v1::work_response::Message as Response;
 use queue_proto::v1::{self, AttemptEnd, JobState, SettleVerdict};
+use serde_json::{Value, json};
 use testbed::eventually;
 use tonic::Code;
 
@@ -14,6 +15,11 @@ use crate::setup::{PATIENCE, job, with_flags, with_scheduler};
 
 /// Grants must be acknowledged within this.
 const HASTY: [&str; 2] = ["--grant-ack-timeout", "200ms"];
+
+/// A field of a log line, whether it is a number or a text.
+fn text(field: &Value) -> String {
+    field.as_str().map_or_else(|| field.to_string(), str::to_owned)
+}
 
 fn sized(queue: &str, bytes: usize) -> v1::NewJob {
     v1::NewJob { payload: vec![b'x'; bytes].into(), ..job(queue, "k") }
@@ -60,6 +66,68 @@ async fn a_job_that_cannot_be_delivered_many_times_in_a_row_is_dead() {
         let job = scheduler.job(id).await;
         assert_eq!((job.attempts_used, job.dead_reason.as_str()), (0, "undeliverable"));
         assert_eq!(job.attempts.len(), MAX_UNDELIVERED as usize);
+        let line = scheduler.says("job is dead", 1).await.remove(0);
+        let named = ["job.id", "job.queue", "job.kind", "reason"].map(|field| text(&line[field]));
+        assert_eq!(named, [id.to_string(), "q".to_owned(), "k".to_owned(), "undeliverable".to_owned()]);
+        assert_eq!((&line["level"], &line["target"]), (&json!("WARN"), &json!("scheduler::obituary")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_that_acknowledges_nothing_gets_one_job_at_a_time_and_is_named() {
+    with_flags(&["--grant-ack-timeout", "500ms"], async |db, scheduler| {
+        let ids = scheduler.enqueue_all(vec![job("q", "k"); 20]).await;
+        let mut mute = Hand::open(scheduler, &["q"], &["k"]).await;
+        mute.room(10_000).await;
+        for taken_back in 1..=3 {
+            eventually(PATIENCE, "a grant is taken back", async || {
+                mute.beat(&[]).await;
+                db.number("select count(*) from fencepost.attempt_log").await >= taken_back
+            })
+            .await;
+            // The next one may be granted while that one is still on its way back.
+            assert!(db.number("select count(*) from fencepost.lease").await <= 2, "whatever its credits");
+        }
+        let line = scheduler.says("worker does not acknowledge its grants", 1).await.remove(0);
+        assert_eq!((&line["level"], &line["worker"]), (&json!("WARN"), &json!("hand")));
+        assert!(line["session.id"].is_string(), "{line}");
+
+        let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
+        let held = hand.take(19).await;
+        mute.send(Request::Draining(v1::Draining {})).await;
+        let last = hand.take_one().await;
+        let mut got: Vec<i64> = held.iter().chain([&last]).map(|grant| grant.job_id).collect();
+        got.sort_unstable();
+        assert_eq!(got, ids);
+        assert_eq!(db.number("select count(*) from fencepost.dead").await, 0);
+        assert_eq!(scheduler.lines("worker does not acknowledge its grants").len(), 1, "not for each grant");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_that_was_late_is_trusted_again_with_its_next_acknowledgement() {
+    with_flags(&["--grant-ack-timeout", "1s"], async |db, scheduler| {
+        let ids = scheduler.enqueue_all(vec![job("q", "k"); 10]).await;
+        let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
+        let mut held = hand.take(1).await;
+        hand.room(9).await;
+        hand.grants(9).await;
+        eventually(PATIENCE, "those nine come back", async || {
+            hand.beat(&held).await;
+            db.number("select count(*) from fencepost.ready").await == 9
+        })
+        .await;
+        hand.room(9).await;
+        let one = hand.grants(1).await;
+        hand.acknowledge(&one).await;
+        held.extend(one);
+        held.extend(hand.accept(8).await);
+        let mut got: Vec<i64> = held.iter().map(|grant| grant.job_id).collect();
+        got.sort_unstable();
+        assert_eq!(got, ids);
+        assert_eq!(hand.beat(&held).await.lost, []);
     })
     .await;
 }
@@ -87,8 +155,9 @@ async fn grants_sent_to_a_worker_that_died_before_it_acknowledged_them_are_lost_
         };
         scheduler.enqueue_all(vec![once; 3]).await;
         let mut gone = Hand::open(scheduler, &["q"], &["k"]).await;
-        gone.room(3).await;
-        gone.grants(3).await;
+        gone.take(1).await;
+        gone.room(2).await;
+        gone.grants(2).await;
         gone.close();
         let session = db.number("select max(session_no) from fencepost.worker_session").await;
         // It may have started them: a job that may run once must not be granted again.
@@ -164,6 +233,12 @@ async fn a_worker_that_does_not_read_holds_up_nobody_and_its_jobs_go_back() {
         let credit = Request::Credit(v1::Credit { total: 50 });
         let opened = raw(scheduler, vec![Request::Hello(hello(&["slow"], &["k"])), credit]).await.expect("opens");
         let session = db.number("select max(session_no) from fencepost.worker_session").await;
+        // The only thing it ever says: it has its first grant, so the others follow.
+        eventually(PATIENCE, "its first job is claimed", async || scheduler.stats("slow").await.leased == 1).await;
+        let token = db.number("select max(token) from fencepost.lease").await;
+        let leases = vec![v1::LeaseRef { job_id: ids[0], token }];
+        let ack = v1::WorkRequest { message: Some(Request::LeaseAck(v1::LeaseAck { leases })) };
+        opened.0.send(ack).await.expect("there is room");
         eventually(PATIENCE, "its jobs are claimed", async || scheduler.stats("slow").await.leased == 50).await;
         let mut hand = Hand::open(scheduler, &["fast", "slow"], &["k"]).await;
         for _ in 0..20 {

@@ -89,19 +89,19 @@ async fn jobs_for_later_wait_and_are_granted_when_they_are_due() {
 
         let soon = v1::NewJob { start: Some(Start::Delay(millis(Duration::from_millis(300)))), ..job("q", "k") };
         let soon = scheduler.enqueue(soon).await;
-        let grant = hand.grants(1).await.remove(0);
+        let grant = hand.accept(1).await.remove(0);
         assert_eq!(grant.job_id, soon);
         assert_eq!(scheduler.state(later).await, JobState::Scheduled);
         hand.settle(&grant, succeeded()).await;
 
         db.make_due().await;
-        let grant = hand.grants(1).await.remove(0);
+        let grant = hand.accept(1).await.remove(0);
         assert_eq!((grant.job_id, grant.attempt), (later, 1));
         hand.settle(&grant, succeeded()).await;
 
         let past = v1::NewJob { start: Some(Start::RunAt(to_timestamp(0))), ..job("q", "k") };
         let past = scheduler.enqueue(past).await;
-        assert_eq!(hand.grants(1).await.remove(0).job_id, past);
+        assert_eq!(hand.accept(1).await.remove(0).job_id, past);
     })
     .await;
 }

@@ -99,7 +99,7 @@ async fn as_many_follow_ups_as_allowed_are_granted_to_waiting_workers() {
         let grant = hand.take_one().await;
         let outcome = leading(vec![job("next", "k"); MAX_FOLLOW_UPS]);
         assert_eq!(hand.settle(&grant, outcome).await.verdict(), SettleVerdict::Applied);
-        waiting.grants(MAX_FOLLOW_UPS).await;
+        waiting.accept(MAX_FOLLOW_UPS).await;
     })
     .await;
 }

@@ -106,12 +106,22 @@ impl Hand {
         grants
     }
 
+    /// Waits for so many grants and acknowledges each message of them at once, as workers do.
+    pub async fn accept(&mut self, count: usize) -> Vec<v1::Grant> {
+        let mut grants = Vec::new();
+        while grants.len() < count {
+            let more = self.some_grants().await;
+            self.acknowledge(&more).await;
+            grants.extend(more);
+        }
+        assert_eq!(grants.len(), count, "no more than that");
+        grants
+    }
+
     /// Asks for so many jobs, waits for them and acknowledges them.
     pub async fn take(&mut self, count: usize) -> Vec<v1::Grant> {
         self.room(count as u64).await;
-        let grants = self.grants(count).await;
-        self.acknowledge(&grants).await;
-        grants
+        self.accept(count).await
     }
 
     /// Takes one job.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use queue_proto::v1::work_request::Message as Request;
 use queue_proto::v1::work_response::Message as Response;
 use queue_proto::v1::{self, AttemptEnd, JobState, SettleVerdict};
 use testbed::TestDatabase;
@@ -59,12 +60,27 @@ async fn a_silent_workers_job_goes_to_another_with_a_larger_token_and_late_write
         assert_eq!(scheduler.job(id).await, before, "nothing has changed");
 
         silent.pulse(std::slice::from_ref(&old)).await;
-        assert_eq!(silent.end().await.expect("an error").code(), Code::Aborted);
+        let ended = silent.end().await.expect("an error");
+        assert_eq!(ended.code(), Code::FailedPrecondition, "expired, and not taken over: {ended}");
         assert_eq!(hand.settle(&new, succeeded()).await.verdict(), SettleVerdict::Applied);
         let after = scheduler.job(id).await;
         let again = silent.again(scheduler, std::slice::from_ref(&old)).await.err().expect("the session has expired");
         assert_eq!(again.code(), Code::FailedPrecondition, "{again}");
         assert_eq!(scheduler.job(id).await, after);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_that_only_pings_ends_when_a_job_finds_its_session_expired() {
+    with_scheduler(async |db, scheduler| {
+        let mut silent = Hand::open(scheduler, &["q"], &["k"]).await;
+        silent.room(1).await;
+        expire_newest(db).await;
+        assert_eq!(scheduler.reap().await, (1, 0));
+        scheduler.enqueue(job("q", "k")).await;
+        let ended = silent.end().await.expect("an error");
+        assert_eq!(ended.code(), Code::FailedPrecondition, "{ended}");
     })
     .await;
 }
@@ -202,6 +218,22 @@ async fn a_worker_is_told_to_cancel_what_runs_past_its_timeout_before_it_is_take
         assert_eq!(hand.wait(cancel).await.lease, Some(lease(&held)));
         assert_eq!(scheduler.state(id).await, JobState::Leased, "it may still say how it ended");
         assert_eq!(hand.settle(&held, succeeded()).await.verdict(), SettleVerdict::Applied);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_progress_that_is_no_fraction_is_ignored_and_the_lease_renewed() {
+    with_scheduler(async |_, scheduler| {
+        scheduler.enqueue(job("q", "k")).await;
+        let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
+        let held = hand.take_one().await;
+        for progress in [f64::NAN, f64::INFINITY, -1.0, 2.0] {
+            let lease = v1::HeldLease { job_id: held.job_id, token: held.token, progress: Some(progress) };
+            hand.send(Request::Heartbeat(v1::Heartbeat { sequence: 1, leases: vec![lease] })).await;
+            let renewed = |message| if let Response::Renewed(renewed) = message { Ok(renewed) } else { Err(message) };
+            assert_eq!(hand.wait(renewed).await.lost, []);
+        }
     })
     .await;
 }

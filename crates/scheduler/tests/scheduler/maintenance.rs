@@ -1,6 +1,7 @@
 //! The reaper's service.
 
 use queue_proto::v1;
+use serde_json::json;
 use tonic::Code;
 
 use crate::hand::Hand;
@@ -97,6 +98,63 @@ async fn no_session_expires_within_one_lease_time_after_no_scheduler_could_renew
         let start = tokio::time::Instant::now();
         testbed::eventually(crate::setup::PATIENCE, "it expires after the grace", expires).await;
         assert!(start.elapsed() > std::time::Duration::from_millis(1_500), "not before: {:?}", start.elapsed());
+    })
+    .await;
+}
+
+/// Jobs that may lose one lease only, all held by a worker whose time is over.
+async fn doomed(db: &testbed::TestDatabase, scheduler: &Scheduler, count: usize) -> Vec<i64> {
+    let retry = Some(v1::RetryPolicy { max_lease_losses: Some(1), ..v1::RetryPolicy::default() });
+    let ids = scheduler.enqueue_all(vec![v1::NewJob { retry, ..job("q", "k") }; count]).await;
+    Hand::open(scheduler, &["q"], &["k"]).await.take(count).await;
+    db.expire_session(db.number("select max(session_no) from fencepost.worker_session").await).await;
+    db.end_grace().await;
+    ids
+}
+
+#[tokio::test]
+async fn a_job_that_dies_with_its_worker_is_named_and_so_is_the_worker() {
+    with_scheduler(async |db, scheduler| {
+        let id = doomed(db, scheduler, 1).await[0];
+        assert_eq!(scheduler.reap().await, (1, 1));
+        let line = scheduler.says("job is dead", 1).await.remove(0);
+        assert_eq!(
+            (line["job.id"].to_string().trim_matches('"'), &line["level"]),
+            (id.to_string().as_str(), &json!("WARN"))
+        );
+        for (field, value) in [("job.queue", "q"), ("job.kind", "k"), ("reason", "lease_losses_exhausted")] {
+            assert_eq!(line[field], value, "{line}");
+        }
+        let line = scheduler.says("session expired", 1).await.remove(0);
+        assert_eq!((&line["level"], &line["worker"], &line["leases"]), (&json!("INFO"), &json!("hand"), &json!(1)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_dead_jobs_are_some_lines_and_a_count() {
+    with_scheduler(async |db, scheduler| {
+        doomed(db, scheduler, 500).await;
+        assert_eq!(scheduler.reap().await, (1, 500));
+        let more = scheduler.says("more jobs are dead", 1).await;
+        let counted: u64 = more.iter().filter_map(|line| line["jobs"].as_u64()).sum();
+        let named = scheduler.lines("job is dead").len();
+        assert!((1..=100).contains(&named), "{named} are named");
+        assert_eq!(named as u64 + counted, 500, "and none is forgotten");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn lines_about_a_pass_tell_which_part_of_the_scheduler_writes_them() {
+    with_scheduler(async |db, scheduler| {
+        scheduler.enqueue(job("q", "k")).await;
+        Hand::open(scheduler, &["q"], &["k"]).await.take_one().await;
+        db.expire_session(db.number("select max(session_no) from fencepost.worker_session").await).await;
+        db.end_grace().await;
+        assert_eq!(scheduler.reap().await, (1, 1));
+        let lines = scheduler.says("leases of dead sessions taken back", 1).await;
+        assert_eq!(lines[0]["target"], "scheduler::reaping", "a reaper asked, nobody stood in: {}", lines[0]);
     })
     .await;
 }

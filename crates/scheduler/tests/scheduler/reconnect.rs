@@ -87,6 +87,25 @@ async fn a_replaced_stream_is_told_so() {
 }
 
 #[tokio::test]
+async fn a_replaced_stream_that_only_pings_ends_at_once() {
+    with_scheduler(async |_, scheduler| {
+        for draining in [false, true] {
+            let mut first = Hand::open(scheduler, &["q"], &["k"]).await;
+            if draining {
+                first.send(Request::Draining(v1::Draining {})).await;
+            }
+            first.send(Request::Ping(v1::Ping {})).await;
+            let mut second = first.again(scheduler, &[]).await.expect("re-opens");
+            let replaced = tokio::time::Instant::now();
+            assert_eq!(first.end().await.expect("an error").code(), Code::Aborted);
+            assert!(replaced.elapsed() < Duration::from_secs(3), "well before it counts as silent");
+            assert_eq!(second.beat(&[]).await.lost, [], "the new one lives");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn closing_a_stream_revokes_nothing() {
     with_scheduler(async |_, scheduler| {
         let id = scheduler.enqueue(job("q", "k")).await;

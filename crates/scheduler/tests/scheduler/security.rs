@@ -7,6 +7,7 @@ use queue_proto::v1;
 use queue_proto::v1::queue_service_client::QueueServiceClient;
 use queue_proto::v1::work_service_client::WorkServiceClient;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use serde_json::json;
 use tempfile::TempDir;
 use testbed::db_test;
 use tonic::metadata::MetadataValue;
@@ -107,9 +108,15 @@ async fn with_mutual_tls_callers_need_a_certificate_of_the_authority() {
         let known = pki.trusting("ca").identity(pki.identity("client"));
         stats_over(scheduler.address, Some(known)).await.expect("it is known");
         let stranger = pki.trusting("ca").identity(pki.identity("stranger"));
+        let probe = tokio::net::TcpStream::connect(scheduler.address).await.expect("a connection");
+        drop(probe);
+        assert_eq!(scheduler.lines("caller refused"), Vec::<serde_json::Value>::new());
         for refused in [pki.trusting("ca"), stranger] {
             assert!(stats_over(scheduler.address, Some(refused)).await.is_err());
         }
+        let line = scheduler.says("caller refused", 1).await.remove(0);
+        assert_eq!((&line["level"], &line["reason"]), (&json!("WARN"), &json!("the TLS handshake failed")));
+        assert!(line["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line}");
     })
     .await;
 }
@@ -150,6 +157,13 @@ async fn with_a_token_every_service_but_health_asks_for_it() {
         let mut queue = QueueServiceClient::with_interceptor(channel, with(TOKEN));
         queue.enqueue(v1::EnqueueRequest { job: Some(job("q", "k")) }).await.expect("the right token");
         assert_eq!(db.number("select count(*) from fencepost.job").await, 1);
+        let line = scheduler.says("caller refused", 1).await.remove(0);
+        assert_eq!(
+            (&line["level"], &line["reason"]),
+            (&json!("WARN"), &json!("a token is required: send `authorization: Bearer <token>`"))
+        );
+        assert!(line["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line}");
+        assert!(scheduler.lines("caller refused").len() < 9, "a line a second at most");
         assert!(!scheduler.process.log().iter().any(|line| line.contains("planted-token")));
     })
     .await;

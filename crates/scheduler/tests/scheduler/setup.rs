@@ -7,6 +7,7 @@ use queue_proto::v1::maintenance_service_client::MaintenanceServiceClient;
 use queue_proto::v1::queue_service_client::QueueServiceClient;
 use queue_proto::v1::work_service_client::WorkServiceClient;
 use queue_proto::v1::{self, JobState};
+use serde_json::Value;
 use testbed::{Process, Processes, TestDatabase, db_test, eventually, free_address};
 use tokio::time::timeout;
 use tonic::Status;
@@ -25,7 +26,7 @@ const QUICK: [(&str, &str); 9] = [
     ("FENCEPOST_DB_CONNECT_TIMEOUT", "1s"),
     ("FENCEPOST_DB_LOCK_TIMEOUT", "500ms"),
     ("FENCEPOST_DB_IDLE_TIMEOUT", "1s"),
-    ("FENCEPOST_DB_HOT_CONNECTIONS", "2"),
+    ("FENCEPOST_DB_HOT_CONNECTIONS", "3"),
     ("FENCEPOST_DB_READ_CONNECTIONS", "2"),
     ("FENCEPOST_LOG_FORMAT", "json"),
 ];
@@ -152,6 +153,19 @@ impl Scheduler {
         let request = v1::GetQueueStatsRequest { queues: vec![queue.to_owned()] };
         let answer = self.queue().get_queue_stats(request).await.expect("statistics").into_inner();
         answer.queues.into_iter().next().expect("the queue is known")
+    }
+
+    /// Lines of its log with this message, as the JSON that they are.
+    pub fn lines(&self, message: &str) -> Vec<Value> {
+        let parsed = self.process.log().into_iter().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+        parsed.filter(|line| line["message"] == message).collect()
+    }
+
+    /// Waits until there are at least so many of them.
+    pub async fn says(&self, message: &str, count: usize) -> Vec<Value> {
+        let what = format!("{count} lines say {message:?}");
+        eventually(PATIENCE, &what, async || self.lines(message).len() >= count).await;
+        self.lines(message)
     }
 
     /// Makes a pass of a reaper; returns expired sessions and reaped leases.

@@ -119,6 +119,73 @@ async fn contradicting_flags_are_refused_naming_both() {
 }
 
 #[tokio::test]
+async fn everything_that_does_not_fit_is_told_at_once() {
+    let flags = ["--session-ttl", "500ms", "--keep-keys", "1d", "--max-payload-bytes", "0", "--tls-cert", "x.pem"];
+    let log = refused(Some("mysql://u:planted-secret@127.0.0.1/d"), &flags).await;
+    let line = log.lines().find(|line| line.contains("--session-ttl is 500ms")).expect("a line");
+    for problem in ["--keep-keys", "--max-payload-bytes", "--tls-cert needs --tls-key", "must begin with postgres://"] {
+        assert!(line.contains(problem), "{problem} in {log}");
+    }
+    assert!(!log.contains("planted-secret"), "{log}");
+}
+
+#[tokio::test]
+async fn the_url_of_another_kind_of_database_is_refused() {
+    for url in ["mysql://u:planted-secret@127.0.0.1:1/d", "u:planted-secret@127.0.0.1:1/d", "postgres:/x"] {
+        let log = refused(Some(url), &[]).await;
+        assert!(log.contains("must begin with postgres:// or postgresql://"), "{log}");
+        assert!(!log.contains("planted-secret") && !log.contains("reaching the database"), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_given_twice_is_refused_naming_both() {
+    let url = "postgres://u:planted-secret@127.0.0.1:1/d";
+    for (variable, flags, names) in [
+        (Some(url), vec!["--database-url-file", "x"], ["FENCEPOST_DATABASE_URL ", "--database-url-file"]),
+        (None, vec!["--database-url", url, "--database-url-file", "x"], ["--database-url ", "--database-url-file"]),
+    ] {
+        let log = refused(variable, &flags).await;
+        assert!(log.contains("given twice") && names.iter().all(|name| log.contains(name)), "{log}");
+        assert!(!log.contains("planted-secret"), "{log}");
+    }
+    // An empty variable is none.
+    let log = refused(Some(""), &["--database-url-file", "nowhere"]).await;
+    assert!(log.contains("read --database-url-file nowhere"), "{log}");
+}
+
+#[tokio::test]
+async fn a_password_on_the_command_line_is_warned_of() {
+    let url = "postgres://u:planted-secret@127.0.0.1:1/d";
+    let (_processes, mut process) = launch(None, free_address(), &["--database-url", url]);
+    process.logged("the password in --database-url is shown", PATIENCE).await;
+    process.logged("reaching the database failed", PATIENCE).await;
+    assert!(!process.log().iter().any(|line| line.contains("planted-secret")));
+    let (_processes, mut process) = launch(Some(url), free_address(), &[]);
+    process.logged("reaching the database failed", PATIENCE).await;
+    assert!(!process.log().iter().any(|line| line.contains("the password in --database-url")));
+}
+
+#[tokio::test]
+async fn why_the_database_cannot_be_reached_is_told() {
+    let (_processes, mut process) = launch(Some("postgres://u@127.0.0.1:1/d"), free_address(), &[]);
+    process.logged("reaching the database failed", PATIENCE).await;
+    let log = process.log().join("\n");
+    assert!(log.contains("Connection refused") && !log.contains("pool timed out"), "{log}");
+}
+
+#[tokio::test]
+async fn what_the_server_says_is_told_once() {
+    db_test(async |db| {
+        let log = refused(Some(&db.url_as("nobody-at-all", "x")), &[]).await;
+        let line = log.lines().find(|line| line.contains("scheduler failed")).expect("it says why");
+        assert_eq!(line.matches("nobody-at-all").count(), 1, "{line}");
+        assert!(!line.contains(" at line "), "{line}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_database_password_is_never_written() {
     db_test(async |db| {
         let (_proxy, url) = Proxy::of_database(&db.url(), Network::Cut).await;

@@ -31,7 +31,7 @@ async fn what_one_enqueues_the_other_grants_at_once_by_a_hint() {
         hand.room(20).await;
         // The listener may have to learn the lane first.
         let id = first.enqueue(job("q", "k")).await;
-        assert_eq!(hand.grants(1).await[0].job_id, id);
+        assert_eq!(hand.accept(1).await[0].job_id, id);
         let start = Instant::now();
         for _ in 0..10 {
             let id = first.enqueue(job("q", "k")).await;
@@ -155,6 +155,10 @@ async fn grants_that_died_between_claim_and_send_go_back_when_the_worker_moves()
         let direct = std::mem::replace(&mut first.address, proxy.address);
         let mut hand = Hand::open(&first, &["q"], &["k"]).await;
         first.address = direct;
+        // It has shown that it acknowledges, so all its credits count.
+        first.enqueue(job("q", "k")).await;
+        let done = hand.take_one().await;
+        hand.settle(&done, succeeded()).await;
         proxy.become_(Network::Deaf);
         hand.room(3).await;
         let ids = first.enqueue_all(vec![job("q", "k"); 3]).await;
@@ -176,7 +180,8 @@ async fn an_old_owner_that_acts_after_it_was_replaced_changes_nothing() {
         let mut stale = Hand::open(&first, &["q"], &["k"]).await;
         // The old owner has a grant whose acknowledgement it waits for, free slots, and a heartbeat on its way.
         stale.room(10).await;
-        let held = stale.grants(2).await;
+        let mut held = stale.accept(1).await;
+        held.extend(stale.grants(1).await);
         first.process.freeze();
         stale.pulse(&[]).await;
         let mut hand = stale.again(&second, &held).await.expect("moves");

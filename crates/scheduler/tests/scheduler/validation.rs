@@ -69,6 +69,8 @@ fn malformed() -> Vec<(&'static str, v1::NewJob)> {
         ("headers", header("a", "v\0")),
         ("delay", delay(-1, 0)),
         ("delay", delay(0, -1)),
+        ("delay", delay(1, 1_000_000_000)),
+        ("delay", delay(1, 2_000_000_000)),
         ("delay", delay(i64::MIN, i32::MIN)),
         ("delay", delay(i64::MAX, i32::MAX)),
         ("delay", delay(3_661 * 86_400, 0)),
