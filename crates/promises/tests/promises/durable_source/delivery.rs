@@ -12,6 +12,7 @@ use worker::{Context, Success};
 
 use crate::jobs::{enqueue, enqueue_all, is, job, job_in, jobs, look};
 use crate::metrics::sample;
+use crate::stream::{Stream, hello};
 use crate::system::{PATIENCE, Running, client_of, system, worker_of};
 
 #[tokio::test]
@@ -165,6 +166,30 @@ async fn a_job_of_a_kind_that_no_worker_knows_waits_and_holds_nobody_up() {
             Running::start(worker_of(&[&scheduler]).concurrency(1).handler("a", |_| async { Ok(Success::default()) }));
         is(&client, id, JobState::Succeeded).await;
         assert_eq!(look(&client, unknown).await.state(), JobState::Ready);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_that_acknowledges_nothing_kills_no_jobs_beside_one_that_does() {
+    system(async |system| {
+        let mut scheduler = system.hasty_scheduler().await;
+        let mut mute = Stream::open(&scheduler, hello("a")).await.expect("opens");
+        mute.credit(10_000).await;
+        enqueue_all(&scheduler.client(), jobs("a", 200)).await;
+        mute.beat(1, &[]).await.expect("it lives");
+        system.number_is("select count(*) from fencepost.lease", 1).await;
+        let handler = |_: Context| async { Ok(Success::default()) };
+        let _worker = Running::start(worker_of(&[&scheduler]).handler("a", handler));
+        let mut beats = 1;
+        eventually(PATIENCE, "every job is done", async || {
+            beats += 1;
+            mute.beat(beats, &[]).await.expect("it lives");
+            system.db.number("select count(*) from fencepost.finished").await == 200
+        })
+        .await;
+        assert_eq!(system.db.number("select count(*) from fencepost.dead").await, 0);
+        scheduler.process.logged("worker does not acknowledge its grants", PATIENCE).await;
     })
     .await;
 }
