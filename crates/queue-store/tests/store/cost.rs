@@ -1,6 +1,7 @@
 //! What a job costs the database: statements and bytes of its log. Counted, not timed.
 
 use queue_store::{ClaimRequest, EnqueueRow, Holder, Owner, PgConnection, Renewal, Succeeding, renew};
+use sqlx::Connection;
 use testbed::{TestDatabase, db_test, db_test_alone};
 
 use crate::fixture::{Desk, TTL, holder, job};
@@ -126,6 +127,22 @@ async fn renewal_costs_the_same_however_many_jobs_run() {
         let busy = least(owner).await;
         eprintln!("{idle} bytes of log per renewal, {busy} while {JOBS} jobs run");
         assert!(idle.max(busy) <= MAX_WAL_PER_RENEWAL, "{idle} and {busy} bytes of log per renewal");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn batch_of_any_size_computes_the_base_of_its_ids_once() {
+    db_test(async |db| {
+        let desk = Desk::open(db).await;
+        let rows = desk.rows(&vec![job("p"); 500]).await;
+        let mut conn = desk.store.enqueue().await.expect("connects");
+        let mut tx = conn.begin().await.expect("begins");
+        sqlx::query("set local track_functions = 'all'").execute(&mut *tx).await.expect("sets");
+        queue_store::enqueue(&mut tx, &rows).await.expect("enqueues");
+        let calls = "select calls from pg_stat_xact_user_functions where funcname = 'id_base'";
+        let calls: i64 = sqlx::query_scalar(calls).fetch_one(&mut *tx).await.expect("reads");
+        assert_eq!(calls, 1);
     })
     .await;
 }
