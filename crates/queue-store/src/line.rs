@@ -4,6 +4,7 @@
 
 use sqlx::PgPool;
 
+use crate::connect::acquire;
 use crate::within::Conn;
 use crate::{Store, StoreError};
 
@@ -27,7 +28,7 @@ impl Line {
                 conn.take_for_this();
                 Ok(conn)
             }
-            None => Ok(Conn::new(self.pool.acquire().await?)),
+            None => acquire(&self.pool).await,
         }
     }
 
