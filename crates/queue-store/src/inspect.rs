@@ -210,27 +210,12 @@ pub struct QueueCounts {
 pub async fn queue_counts(conn: &mut PgConnection, queues: &[String]) -> Result<Vec<QueueCounts>, StoreError> {
     let rows = sqlx::query!(
         r#"-- queue_counts
-        select q.name,
-            coalesce(sum(t.scheduled), 0)::bigint as "scheduled!", coalesce(sum(t.ready), 0)::bigint as "ready!",
-            coalesce(sum(t.leased), 0)::bigint as "leased!", coalesce(sum(t.succeeded), 0)::bigint as "succeeded!",
-            coalesce(sum(t.dead), 0)::bigint as "dead!", coalesce(sum(t.cancelled), 0)::bigint as "cancelled!",
-            (
-                select (extract(epoch from now() - min(fencepost.id_time(first.position))) * 1000)::bigint
-                from fencepost.lane l
-                cross join lateral (
-                    select r.position
-                    from fencepost.ready r
-                    where r.queue_id = l.queue_id and r.priority = l.priority and r.kind_id = l.kind_id
-                    order by r.queue_id, r.priority, r.kind_id, r.position
-                    limit 1
-                ) first
-                where l.queue_id = q.queue_id
-            ) as oldest_ms
-        from fencepost.queue q
-        left join fencepost.tally t on t.queue_id = q.queue_id
-        where cardinality($1::text[]) = 0 or q.name = any($1)
-        group by q.queue_id, q.name
-        order by q.name"#,
+        select queue as "queue!", scheduled::bigint as "scheduled!", ready::bigint as "ready!", leased::bigint as "leased!",
+            succeeded::bigint as "succeeded!", dead::bigint as "dead!", cancelled::bigint as "cancelled!",
+            (extract(epoch from oldest_ready_age) * 1000)::bigint as oldest_ms
+        from fencepost.queue_status
+        where cardinality($1::text[]) = 0 or queue = any($1)
+        order by queue"#,
         queues
     )
     .fetch_all(conn)
@@ -238,7 +223,7 @@ pub async fn queue_counts(conn: &mut PgConnection, queues: &[String]) -> Result<
     Ok(rows
         .into_iter()
         .map(|row| QueueCounts {
-            queue: row.name,
+            queue: row.queue,
             scheduled: row.scheduled,
             ready: row.ready,
             leased: row.leased,

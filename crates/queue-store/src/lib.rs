@@ -37,7 +37,7 @@ pub use inspect::{AttemptRecord, JobRecord, QueueCounts, expired_leases, job, qu
 pub use line::Line;
 pub use lookup::{Past, look_up};
 pub use migrate::{check_schema, migrate};
-pub use place::Lows;
+pub use place::{Death, Lows};
 pub use promote::{Promoted, promote};
 pub use reap::{
     Expired, Reaped, Warden, acquire_maintenance, expire_sessions, note_pass, passed_ago, reap_page,
@@ -46,11 +46,11 @@ pub use reap::{
 pub use registry::{Lane, Registry};
 pub use scheduler::{SchedulerId, beat, register_scheduler, retire_scheduler};
 pub use session::{
-    Death, ExpiredSession, HeldLease, Hello, OverdueLease, Owner, Renewal, Session, abandoned_leases, close_session,
-    dead_sessions, deaths, expired_here, held_leases, hello, overdue_leases, renew,
+    ExpiredSession, HeldLease, Hello, OverdueLease, Owner, Renewal, Session, close_session, dead_sessions,
+    expired_here, held_leases, hello, overdue_leases, renew,
 };
 pub use settle::{Holder, SettledEffect, Succeeding, settle_succeeded};
-pub use take_back::{Unheld, take_back};
+pub use take_back::{Taken, Unheld, take_back};
 pub use tidy::{Tidied, audit, tidy};
 pub use transaction::Transaction;
 

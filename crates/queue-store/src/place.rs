@@ -1,6 +1,6 @@
 //! Where jobs go whose attempt ended other than well: one statement for any mixture of destinations.
 
-use queue_core::{AttemptEnd, Next};
+use queue_core::{AttemptEnd, DeadReason, JobId, Next, Token};
 use sqlx::PgConnection;
 
 use crate::enqueue::as_millis;
@@ -18,6 +18,33 @@ pub(crate) struct Placement {
     pub(crate) end: AttemptEnd,
     pub(crate) code: Option<String>,
     pub(crate) error: Option<String>,
+}
+
+impl Placement {
+    pub(crate) fn death(&self) -> Option<Death> {
+        Death::of(self.lease.job, self.lease.token, self.lease.lane, self.next)
+    }
+}
+
+/// A job that is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Death {
+    /// The job.
+    pub job: JobId,
+    /// Token of its last lease.
+    pub token: Token,
+    /// Where it waited.
+    pub lane: Lane,
+    /// Why.
+    pub reason: DeadReason,
+}
+
+impl Death {
+    /// The death of a job, if that is what comes next.
+    pub fn of(job: JobId, token: Token, lane: Lane, next: Next) -> Option<Self> {
+        let Next::Dead(_, reason) = next else { return None };
+        Some(Self { job, token, lane, reason })
+    }
 }
 
 /// Writes the history of ended attempts and puts each job where it goes.

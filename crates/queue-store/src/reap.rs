@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use queue_core::{AttemptEnd, Next, after};
+use queue_core::{AttemptEnd, after};
 use sqlx::PgConnection;
 
 use crate::lease::{LeaseRow, with_policies};
 use crate::place::{Placement, place};
-use crate::{Lane, Lows, StoreError};
+use crate::{Death, Lane, Lows, StoreError};
 
 /// The right to do maintenance: the fencing token of the maintenance lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,7 +145,7 @@ pub struct Reaped {
     /// Leases taken back.
     pub leases: usize,
     /// Of these: jobs that are dead now.
-    pub dead: usize,
+    pub dead: Vec<Death>,
     /// Lanes that got ready jobs.
     pub lanes: Vec<Lane>,
 }
@@ -210,9 +210,5 @@ pub async fn reap_page(
     let mut lanes: Vec<Lane> = placements.iter().map(|placement| placement.lease.lane).collect();
     lanes.sort_unstable();
     lanes.dedup();
-    Ok(Some(Reaped {
-        leases: placements.len(),
-        dead: placements.iter().filter(|placement| matches!(placement.next, Next::Dead(..))).count(),
-        lanes,
-    }))
+    Ok(Some(Reaped { leases: placements.len(), dead: placements.iter().filter_map(Placement::death).collect(), lanes }))
 }

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 
 use crate::lease::{LeaseRow, with_policies};
 use crate::place::{Placement, place};
-use crate::{Lane, Lows, Owner, StoreError};
+use crate::{Death, Lane, Lows, Owner, StoreError};
 
 /// A lease that its session's worker does not hold, or has held for too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +18,16 @@ pub struct Unheld {
     pub owner: Owner,
 }
 
-/// Takes leases back; returns those that were, with their lanes. `end` is undelivered, timed out or released.
+/// What was taken back.
+#[derive(Debug, Clone, Default)]
+pub struct Taken {
+    /// The leases that were, with their lanes.
+    pub leases: Vec<(JobId, Token, Lane)>,
+    /// Of these: jobs that are dead now.
+    pub dead: Vec<Death>,
+}
+
+/// Takes leases back. `end` is undelivered, timed out or released.
 ///
 /// `rows` must be sorted. Several statements: the caller owns the transaction and must commit it. On
 /// [`Store::hot`](crate::Store::hot) only.
@@ -28,7 +37,7 @@ pub async fn take_back(
     end: AttemptEnd,
     reason: &str,
     lows: Lows<'_>,
-) -> Result<Vec<(JobId, Token, Lane)>, StoreError> {
+) -> Result<Taken, StoreError> {
     debug_assert!(rows.is_sorted());
     let jobs: Vec<i64> = rows.iter().map(|row| row.job.get()).collect();
     let tokens: Vec<i64> = rows.iter().map(|row| row.token.get()).collect();
@@ -63,7 +72,7 @@ pub async fn take_back(
     .fetch_all(&mut *conn)
     .await?;
     let gone = with_policies(conn, gone).await?;
-    let taken = gone.iter().map(|lease| (lease.job, lease.token, lease.lane)).collect();
+    let leases = gone.iter().map(|lease| (lease.job, lease.token, lease.lane)).collect();
     let placements: Vec<Placement> = gone
         .into_iter()
         .map(|lease| Placement {
@@ -75,5 +84,5 @@ pub async fn take_back(
         })
         .collect();
     place(conn, &placements, lows).await?;
-    Ok(taken)
+    Ok(Taken { leases, dead: placements.iter().filter_map(Placement::death).collect() })
 }

@@ -77,14 +77,9 @@ pub fn ended(end: AttemptEnd, count: usize) {
     }
 }
 
-/// Jobs have died.
-pub fn died(reason: DeadReason, count: usize) {
-    INSTRUMENTS.died.add(count as u64, &[KeyValue::new("reason", reason.as_str())]);
-}
-
-/// A job has died for a reason in its stored form.
-pub fn dead(reason: &str) {
-    INSTRUMENTS.died.add(1, &[KeyValue::new("reason", reason.to_owned())]);
+/// A job has died.
+pub fn died(reason: DeadReason) {
+    INSTRUMENTS.died.add(1, &[KeyValue::new("reason", reason.as_str())]);
 }
 
 /// A caller was refused, for its token or for its handshake.

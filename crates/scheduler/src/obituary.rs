@@ -9,20 +9,22 @@ use crate::metrics;
 static JOBS: Lines = Lines::new();
 static SESSIONS: Lines = Lines::new();
 
-/// Jobs are dead whose leases were taken from them, and that is committed.
+/// Jobs are dead, and that is committed.
 pub fn dead(registry: &Registry, deaths: &[Death]) {
     for death in deaths {
-        metrics::dead(&death.reason);
+        metrics::died(death.reason);
     }
     let line = |death: &Death| {
-        let queue = registry.queue_name(death.queue).map_or_else(|| death.queue.to_string(), |name| name.to_string());
-        let kind = registry.kind_name(death.kind).map_or_else(|| death.kind.to_string(), |name| name.to_string());
+        let queue =
+            registry.queue_name(death.lane.queue).map_or_else(|| death.lane.queue.to_string(), |name| name.to_string());
+        let kind =
+            registry.kind_name(death.lane.kind).map_or_else(|| death.lane.kind.to_string(), |name| name.to_string());
         tracing::warn!(
             job.id = %death.job,
             job.queue = queue,
             job.kind = kind,
             lease.token = %death.token,
-            reason = death.reason,
+            reason = death.reason.as_str(),
             "job is dead"
         );
     };

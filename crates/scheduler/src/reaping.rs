@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use queue_core::AttemptEnd;
 use queue_store::{
-    Expired, Hint, Registry, Store, StoreError, Transaction, Warden, abandoned_leases, deaths, expire_sessions,
-    expired_here, note_pass, reap_page,
+    Expired, Hint, Registry, Store, StoreError, Transaction, Warden, expire_sessions, expired_here, note_pass,
+    reap_page,
 };
 
 use crate::ready::Ready;
@@ -45,19 +45,17 @@ impl Reaping {
     pub async fn page(&self, warden: Warden, limit: i64) -> Result<Option<(usize, usize)>, StoreError> {
         let mut conn = self.store.vital().await?;
         let mut tx = Transaction::begin(&mut conn).await?;
-        let abandoned = abandoned_leases(tx.conn(), limit).await?;
         let Some(reaped) = reap_page(tx.conn(), warden, limit, &|lane| self.ready.low(lane)).await? else {
             return Ok(None);
         };
-        let dead = if reaped.dead > 0 { deaths(tx.conn(), &abandoned).await? } else { Vec::new() };
         tx.commit().await?;
         if reaped.leases > 0 {
-            tracing::info!(leases = reaped.leases, dead = reaped.dead, "leases of dead sessions taken back");
+            tracing::info!(leases = reaped.leases, dead = reaped.dead.len(), "leases of dead sessions taken back");
         }
         metrics::ended(AttemptEnd::Lost, reaped.leases);
-        obituary::dead(&self.registry, &dead);
+        obituary::dead(&self.registry, &reaped.dead);
         self.ready.tell(reaped.lanes.into_iter().map(Hint::anywhere));
-        Ok(Some((reaped.leases, reaped.dead)))
+        Ok(Some((reaped.leases, reaped.dead.len())))
     }
 
     /// Makes a whole pass, as a reaper would ask for it page by page.

@@ -106,7 +106,7 @@ async fn run(
         enqueue_writer::EnqueueWriter::new(store.clone(), registry.clone(), ready.clone(), promoter.clone());
     let (take_back, taking_back) = take_back::Handle::new(store.clone(), registry.clone(), ready.clone());
     let (settler, settling) =
-        settle_writer::Handle::new(store.clone(), ready.clone(), promoter.clone(), writer.clone());
+        settle_writer::Handle::new(store.clone(), registry.clone(), ready.clone(), promoter.clone(), writer.clone());
     let (renewer, renewing) = renew_writer::Handle::new(store.clone(), timing, take_back.clone());
     let reaping = Reaping { store: store.clone(), registry: registry.clone(), ready: ready.clone(), timing };
     tasks.spawn("enqueue writer", enqueues);

@@ -1,12 +1,12 @@
 //! The writer that settles leases.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use queue_core::{AttemptEnd, MAX_BATCH, Next, Outcome};
 use queue_proto::v1;
 use queue_store::{
-    Ending, EnqueueRow, Enqueued, Hint, Holder, Lane, Line, Past, SettledEffect, Store, StoreError, Succeeding,
-    Transaction, enqueue, look_up, settle_endings, settle_succeeded,
+    Death, Ending, EnqueueRow, Enqueued, Hint, Holder, Lane, Line, Past, Registry, SettledEffect, Store, StoreError,
+    Succeeding, Transaction, enqueue, look_up, settle_endings, settle_succeeded,
 };
 use telemetry::LogLimit;
 use tokio::sync::mpsc;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::enqueue_writer::EnqueueWriter;
 use crate::ready::Ready;
-use crate::{batch, metrics, promoter};
+use crate::{batch, metrics, obituary, promoter};
 
 /// Settlements that wait for the writer. A stream that finds no room is closed; its worker keeps the results and sends
 /// them again.
@@ -48,13 +48,14 @@ impl Handle {
     /// Prepares a writer; the returned task must be run.
     pub fn new(
         store: Store,
+        registry: Arc<Registry>,
         ready: Ready,
         promoter: promoter::Handle,
         enqueuer: EnqueueWriter,
     ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (sender, queue) = mpsc::channel(QUEUED);
         let line = store.hot_line();
-        let task = Task { store, line, ready, promoter, enqueuer };
+        let task = Task { store, line, registry, ready, promoter, enqueuer };
         (Self(sender), run(task, queue))
     }
 
@@ -67,6 +68,7 @@ impl Handle {
 struct Task {
     store: Store,
     line: Line,
+    registry: Arc<Registry>,
     ready: Ready,
     promoter: promoter::Handle,
     enqueuer: EnqueueWriter,
@@ -164,6 +166,7 @@ impl Task {
     /// Wakes whoever has to do with where the jobs went.
     fn tell(&self, rows: &[Ending], settled: &[Option<(Next, Lane)>]) {
         let mut hints: Vec<Hint> = Vec::new();
+        let mut deaths: Vec<Death> = Vec::new();
         let mut scheduled = false;
         for (row, settled) in rows.iter().zip(settled) {
             let Some((next, lane)) = settled else { continue };
@@ -171,12 +174,10 @@ impl Task {
             match next {
                 Next::Ready(_) => hints.push(Hint::anywhere(*lane)),
                 Next::Scheduled(..) => scheduled = true,
-                Next::Dead(_, reason) => {
-                    metrics::died(*reason, 1);
-                    tracing::warn!(job.id = %row.holder.job, lease.token = %row.holder.token, reason = reason.as_str(), "job is dead");
-                }
+                Next::Dead(..) => deaths.extend(Death::of(row.holder.job, row.holder.token, *lane, *next)),
             }
         }
+        obituary::dead(&self.registry, &deaths);
         self.ready.tell(hints);
         if scheduled {
             self.promoter.look();

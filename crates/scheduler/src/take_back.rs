@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use queue_core::{AttemptEnd, JobId, MAX_BATCH, Token};
-use queue_store::{Hint, Owner, Registry, Store, StoreError, Transaction, Unheld, deaths, take_back};
+use queue_store::{Hint, Lane, Owner, Registry, Store, StoreError, Transaction, Unheld, take_back};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -94,17 +94,15 @@ impl Task {
         let mut conn = self.store.vital().await?;
         let mut tx = Transaction::begin(&mut conn).await?;
         let taken = take_back(tx.conn(), leases, end, reason, &|lane| self.ready.low(lane)).await?;
-        let keys: Vec<(JobId, Token)> = taken.iter().map(|&(job, token, _)| (job, token)).collect();
-        let dead = deaths(tx.conn(), &keys).await?;
         tx.commit().await?;
-        let line = |(job, token): (JobId, Token)| {
+        let line = |&(job, token, _): &(JobId, Token, Lane)| {
             tracing::info!(job.id = %job, lease.token = %token, end = end.as_str(), "lease taken back");
         };
         let count = |leases| tracing::info!(leases, "more leases taken back");
-        TAKEN.tell(Instant::now(), keys.into_iter(), line, count);
-        metrics::ended(end, taken.len());
-        obituary::dead(&self.registry, &dead);
-        self.ready.tell(taken.into_iter().map(|(_, _, lane)| Hint::anywhere(lane)));
+        TAKEN.tell(Instant::now(), taken.leases.iter(), line, count);
+        metrics::ended(end, taken.leases.len());
+        obituary::dead(&self.registry, &taken.dead);
+        self.ready.tell(taken.leases.into_iter().map(|(_, _, lane)| Hint::anywhere(lane)));
         Ok(())
     }
 }

@@ -75,7 +75,7 @@ impl Parts {
         let released = take_back(tx.conn(), &leases, AttemptEnd::Released, "the worker said goodbye", &low).await?;
         close_session(tx.conn(), owner).await?;
         tx.commit().await?;
-        self.ready.tell(released.into_iter().map(|(_, _, lane)| Hint::anywhere(lane)));
+        self.ready.tell(released.leases.into_iter().map(|(_, _, lane)| Hint::anywhere(lane)));
         Ok(())
     }
 

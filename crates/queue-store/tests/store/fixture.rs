@@ -221,7 +221,7 @@ impl<'a> Desk<'a> {
         let mut tx = conn.begin().await.expect("begins");
         let taken = queue_store::take_back(&mut tx, rows, end, "not there", LOWS).await.expect("takes back");
         tx.commit().await.expect("commits");
-        taken.len()
+        taken.leases.len()
     }
 
     /// Becomes the one who does maintenance.

@@ -20,7 +20,7 @@ async fn crashed_workers_job_becomes_claimable_after_expiry() {
         assert_eq!(desk.reap(warden, 10).await.expect("the warden").leases, 0);
 
         let reaped = desk.lose(owner, warden).await;
-        assert_eq!((reaped.leases, reaped.dead, reaped.lanes), (1, 0, vec![held.lane]));
+        assert_eq!((reaped.leases, reaped.dead.len(), reaped.lanes), (1, 0, vec![held.lane]));
         let seen = desk.look(id).await;
         assert_eq!((seen.state, seen.used.attempts, seen.used.lease_losses), (JobState::Ready, 1, 1));
         assert_eq!((seen.attempts[0].end, seen.attempts[0].code.as_deref()), (AttemptEnd::Lost, Some("worker_lost")));
@@ -190,7 +190,7 @@ async fn expired_last_attempt_becomes_dead() {
         desk.claim_one(owner).await;
         let warden = desk.warden().await;
         let reaped = desk.lose(owner, warden).await;
-        assert_eq!((reaped.leases, reaped.dead), (1, 1));
+        assert_eq!((reaped.leases, reaped.dead.len()), (1, 1));
         let seen = desk.look(id).await;
         assert_eq!((seen.state, seen.dead_reason.as_deref()), (JobState::Dead, Some("attempts_exhausted")));
     })
@@ -208,7 +208,7 @@ async fn job_that_kills_its_workers_is_dead_after_three_though_it_has_attempts_l
         for round in 1..=3 {
             let owner = desk.session().await;
             desk.claim_one(owner).await;
-            assert_eq!(desk.lose(owner, warden).await.dead, usize::from(round == 3));
+            assert_eq!(desk.lose(owner, warden).await.dead.len(), usize::from(round == 3));
         }
         let seen = desk.look(id).await;
         assert_eq!((seen.used.attempts, seen.used.lease_losses), (3, 3));
