@@ -29,8 +29,9 @@ comment on sequence fencepost.token_seq is 'Claims. A fencing token is the numbe
 create sequence fencepost.session_seq;
 create sequence fencepost.scheduler_seq;
 
+-- Declared as stable as what it is made of, or the planner would call it and not inline it: a call parses the body.
 create function fencepost.id_at(at timestamptz) returns bigint
-language sql immutable strict parallel safe
+language sql stable strict parallel safe
 return ((floor(extract(epoch from at) * 1000)::bigint - 1735689600000) << 22);
 comment on function fencepost.id_at is 'The smallest job id or position of that millisecond: milliseconds since 2025 (41 bits), shard (6), sequence (16).';
 
@@ -39,10 +40,11 @@ language sql immutable strict parallel safe
 return to_timestamp(((id >> 22) + 1735689600000) / 1000.0);
 comment on function fencepost.id_time is 'When a job id or position was given out, by the clock of the database.';
 
-create function fencepost.id_base() returns bigint
-language sql stable parallel safe
-return fencepost.id_at(now()) | ((select shard from fencepost.installation)::bigint << 16);
-comment on function fencepost.id_base is 'What ids of this transaction share; the rest is job_seq & 65535.';
+-- A view, because a function that reads a table is never inlined.
+create view fencepost.id_base as
+select fencepost.id_at(now()) | (shard::bigint << 16) as base
+from fencepost.installation;
+comment on view fencepost.id_base is 'What ids of this transaction share; the rest is job_seq & 65535.';
 
 -- Registries -----------------------------------------------------------------------------------------------------------
 

@@ -102,12 +102,12 @@ impl Store {
         })
     }
 
-    /// A connection for enqueues and promotion.
+    /// A connection for enqueues.
     pub async fn enqueue(&self) -> Result<Conn, StoreError> {
         acquire(&self.enqueue).await
     }
 
-    /// A connection for what touches ready jobs and leases: its plans are held to indexes.
+    /// A connection for what takes from hot tables: its plans are held to indexes.
     pub async fn hot(&self) -> Result<Conn, StoreError> {
         acquire(&self.hot).await
     }

@@ -1,6 +1,7 @@
 //! Enqueue: a batch of jobs in one statement.
 
 use queue_core::{JobId, NewJob, Start};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 
@@ -51,7 +52,7 @@ pub async fn enqueue(conn: &mut PgConnection, rows: &[EnqueueRow]) -> Result<Vec
     answers.into_iter().collect::<Option<_>>().ok_or_else(|| StoreError::Unavailable(sqlx::Error::RowNotFound))
 }
 
-/// The batch by columns, as arrays of one fixed statement.
+/// The batch by columns, as arrays of one fixed statement. What few jobs have is one object: each array costs every job.
 #[derive(Default)]
 struct Columns<'a> {
     queue: Vec<i32>,
@@ -59,20 +60,9 @@ struct Columns<'a> {
     kind: Vec<i32>,
     payload: Vec<&'a [u8]>,
     size: Vec<i32>,
-    headers: Vec<Option<serde_json::Value>>,
     key: Vec<Option<&'a str>>,
     fingerprint: Vec<Option<Vec<u8>>>,
-    traceparent: Vec<Option<&'a str>>,
-    parent: Vec<Option<i64>>,
-    delay_ms: Vec<Option<i64>>,
-    run_at_us: Vec<Option<i64>>,
-    timeout_ms: Vec<Option<i64>>,
-    max_attempts: Vec<Option<i32>>,
-    max_lease_losses: Vec<Option<i32>>,
-    backoff_base_ms: Vec<Option<i64>>,
-    backoff_cap_ms: Vec<Option<i64>>,
-    backoff_factor: Vec<Option<f64>>,
-    jitter: Vec<Option<f64>>,
+    options: Vec<Option<Value>>,
 }
 
 impl<'a> Columns<'a> {
@@ -84,39 +74,45 @@ impl<'a> Columns<'a> {
         columns
     }
 
-    fn push(&mut self, EnqueueRow { job, lane, parent }: &'a EnqueueRow) {
+    fn push(&mut self, row: &'a EnqueueRow) {
+        let EnqueueRow { job, lane, .. } = row;
         self.queue.push(lane.queue);
         self.priority.push(lane.priority);
         self.kind.push(lane.kind);
         self.payload.push(&job.payload);
         let header_bytes: usize = job.headers.entries().iter().map(|(name, value)| name.len() + value.len()).sum();
         self.size.push(i32::try_from(job.payload.len() + header_bytes).unwrap_or(i32::MAX));
-        self.headers.push((!job.headers.is_empty()).then(|| {
-            job.headers
-                .entries()
-                .iter()
-                .map(|(name, value)| (name.clone(), serde_json::Value::from(value.clone())))
-                .collect()
-        }));
         self.key.push(job.key.as_ref().map(queue_core::IdempotencyKey::as_str));
         self.fingerprint.push(job.key.as_ref().map(|_| fingerprint(job)));
-        self.traceparent.push(job.traceparent.as_deref());
-        self.parent.push(parent.map(JobId::get));
-        let (delay_ms, run_at_us) = match job.start {
-            Start::Now => (None, None),
-            Start::After(delay) => (Some(as_millis(delay)), None),
-            Start::At(micros) => (None, Some(micros)),
-        };
-        self.delay_ms.push(delay_ms);
-        self.run_at_us.push(run_at_us);
-        self.timeout_ms.push(job.timeout.map(as_millis));
-        self.max_attempts.push(job.retry.max_attempts.map(as_i32));
-        self.max_lease_losses.push(job.retry.max_lease_losses.map(as_i32));
-        self.backoff_base_ms.push(job.retry.backoff_base.map(as_millis));
-        self.backoff_cap_ms.push(job.retry.backoff_cap.map(as_millis));
-        self.backoff_factor.push(job.retry.backoff_factor);
-        self.jitter.push(job.retry.jitter);
+        self.options.push(options(row));
     }
+}
+
+/// What is set of all that most jobs leave open.
+fn options(EnqueueRow { job, parent, .. }: &EnqueueRow) -> Option<Value> {
+    let mut options = serde_json::Map::new();
+    let mut set = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            options.insert(name.to_owned(), value);
+        }
+    };
+    let headers = job.headers.entries().iter().map(|(name, value)| (name.clone(), Value::from(value.clone())));
+    set("headers", (!job.headers.is_empty()).then(|| headers.collect()));
+    set("traceparent", job.traceparent.as_deref().map(Value::from));
+    set("parent_id", parent.map(|parent| parent.get().into()));
+    match job.start {
+        Start::Now => {}
+        Start::After(delay) => set("delay_ms", Some(as_millis(delay).into())),
+        Start::At(micros) => set("run_at_us", Some(micros.into())),
+    }
+    set("timeout_ms", job.timeout.map(|timeout| as_millis(timeout).into()));
+    set("max_attempts", job.retry.max_attempts.map(|number| as_i32(number).into()));
+    set("max_lease_losses", job.retry.max_lease_losses.map(|number| as_i32(number).into()));
+    set("backoff_base_ms", job.retry.backoff_base.map(|time| as_millis(time).into()));
+    set("backoff_cap_ms", job.retry.backoff_cap.map(|time| as_millis(time).into()));
+    set("backoff_factor", job.retry.backoff_factor.map(Value::from));
+    set("jitter", job.retry.jitter.map(Value::from));
+    (!options.is_empty()).then_some(Value::Object(options))
 }
 
 /// Returns the positions in the batch that were stored, with their new identities.
@@ -124,14 +120,12 @@ async fn insert(conn: &mut PgConnection, columns: &Columns<'_>) -> Result<Vec<(u
     let stored = sqlx::query!(
         r#"-- enqueue
         with input as materialized (
-            select i.*, (select fencepost.id_base()) | (nextval('fencepost.job_seq') & 65535) as job_id,
-                coalesce(now() + i.delay_ms * interval '1 millisecond', to_timestamp(i.run_at_us / 1000000.0)) as due_at
-            from unnest($1::integer[], $2::smallint[], $3::integer[], $4::bytea[], $5::integer[], $6::jsonb[],
-                $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[],
-                $14::integer[], $15::integer[], $16::bigint[], $17::bigint[], $18::float8[], $19::float8[])
-                with ordinality as i (queue_id, priority, kind_id, payload, size, headers, key, fingerprint, traceparent,
-                    parent_id, delay_ms, run_at_us, timeout_ms, max_attempts, max_lease_losses, backoff_base_ms,
-                    backoff_cap_ms, backoff_factor, jitter, ord)
+            select i.*, (select base from fencepost.id_base) | (nextval('fencepost.job_seq') & 65535) as job_id,
+                coalesce(now() + (options->>'delay_ms')::bigint * interval '1 millisecond',
+                    to_timestamp((options->>'run_at_us')::bigint / 1000000.0)) as due_at
+            from unnest($1::integer[], $2::smallint[], $3::integer[], $4::bytea[], $5::integer[], $6::text[],
+                $7::bytea[], $8::jsonb[])
+                with ordinality as i (queue_id, priority, kind_id, payload, size, key, fingerprint, options, ord)
         ), keyed as (
             insert into fencepost.idempotency_key (key, job_id, fingerprint)
             select key, job_id, fingerprint
@@ -145,11 +139,14 @@ async fn insert(conn: &mut PgConnection, columns: &Columns<'_>) -> Result<Vec<(u
             from input
             where key is null or job_id in (select job_id from keyed)
         ), stored as (
-            insert into fencepost.job (job_id, parent_id, timeout_ms, backoff_base_ms, backoff_cap_ms, backoff_factor,
-                jitter, queue_id, kind_id, max_attempts, max_lease_losses, priority, payload, headers, idempotency_key,
-                traceparent)
-            select job_id, parent_id, timeout_ms, backoff_base_ms, backoff_cap_ms, backoff_factor, jitter, queue_id,
-                kind_id, max_attempts, max_lease_losses, priority, payload, headers, key, traceparent
+            insert into fencepost.job (job_id, queue_id, kind_id, priority, payload, idempotency_key, headers,
+                traceparent, parent_id, timeout_ms, max_attempts, max_lease_losses, backoff_base_ms, backoff_cap_ms,
+                backoff_factor, jitter)
+            select job_id, queue_id, kind_id, priority, payload, key, options->'headers', options->>'traceparent',
+                (options->>'parent_id')::bigint, (options->>'timeout_ms')::bigint, (options->>'max_attempts')::integer,
+                (options->>'max_lease_losses')::integer, (options->>'backoff_base_ms')::bigint,
+                (options->>'backoff_cap_ms')::bigint, (options->>'backoff_factor')::float8,
+                (options->>'jitter')::float8
             from fresh
         ), readied as (
             insert into fencepost.ready (position, job_id, queue_id, kind_id, size, priority, attempts, lease_losses,
@@ -177,20 +174,9 @@ async fn insert(conn: &mut PgConnection, columns: &Columns<'_>) -> Result<Vec<(u
         &columns.kind,
         &columns.payload as &[&[u8]],
         &columns.size,
-        &columns.headers as &[Option<serde_json::Value>],
         &columns.key as &[Option<&str>],
         &columns.fingerprint as &[Option<Vec<u8>>],
-        &columns.traceparent as &[Option<&str>],
-        &columns.parent as &[Option<i64>],
-        &columns.delay_ms as &[Option<i64>],
-        &columns.run_at_us as &[Option<i64>],
-        &columns.timeout_ms as &[Option<i64>],
-        &columns.max_attempts as &[Option<i32>],
-        &columns.max_lease_losses as &[Option<i32>],
-        &columns.backoff_base_ms as &[Option<i64>],
-        &columns.backoff_cap_ms as &[Option<i64>],
-        &columns.backoff_factor as &[Option<f64>],
-        &columns.jitter as &[Option<f64>],
+        &columns.options as &[Option<Value>],
     )
     .fetch_all(conn)
     .await?;

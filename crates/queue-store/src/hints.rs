@@ -1,4 +1,4 @@
-//! Hints that lanes hold ready jobs: from other schedulers by `NOTIFY`, and by looking. Never a condition of correctness.
+//! Hints of schedulers to each other that lanes hold ready jobs. Never a condition of correctness.
 
 use sqlx::PgConnection;
 use sqlx::postgres::PgListener;
@@ -58,33 +58,6 @@ impl HintListener {
         sqlx::query("-- check_listener\nselect 1").execute(&mut self.0).await?;
         Ok(())
     }
-}
-
-/// Of these lanes, those that hold a ready job at or above the given position. One statement.
-pub async fn probe(conn: &mut PgConnection, lanes: &[(Lane, i64)]) -> Result<Vec<Lane>, StoreError> {
-    let queues: Vec<i32> = lanes.iter().map(|(lane, _)| lane.queue).collect();
-    let priorities: Vec<i16> = lanes.iter().map(|(lane, _)| lane.priority).collect();
-    let kinds: Vec<i32> = lanes.iter().map(|(lane, _)| lane.kind).collect();
-    let lows: Vec<i64> = lanes.iter().map(|(_, low)| *low).collect();
-    let found = sqlx::query!(
-        r#"-- probe
-        select l.queue_id as "queue_id!", l.priority as "priority!", l.kind_id as "kind_id!"
-        from unnest($1::integer[], $2::smallint[], $3::integer[], $4::bigint[]) l (queue_id, priority, kind_id, low)
-        cross join lateral (
-            select
-            from fencepost.ready r
-            where r.queue_id = l.queue_id and r.priority = l.priority and r.kind_id = l.kind_id and r.position >= l.low
-            order by r.queue_id, r.priority, r.kind_id, r.position
-            limit 1
-        ) first"#,
-        &queues,
-        &priorities,
-        &kinds,
-        &lows
-    )
-    .fetch_all(conn)
-    .await?;
-    Ok(found.into_iter().map(|row| Lane { queue: row.queue_id, priority: row.priority, kind: row.kind_id }).collect())
 }
 
 fn text(hints: &[Hint]) -> String {

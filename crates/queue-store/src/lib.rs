@@ -13,6 +13,7 @@ mod hints;
 mod inspect;
 mod lease;
 mod line;
+mod lookout;
 mod lookup;
 mod migrate;
 mod place;
@@ -32,22 +33,23 @@ pub use connect::{Store, StoreConfig};
 pub use endings::{Ending, settle_endings};
 pub use enqueue::{EnqueueRow, Enqueued, enqueue};
 pub use error::StoreError;
-pub use hints::{Hint, HintListener, notify, probe};
+pub use hints::{Hint, HintListener, notify};
 pub use inspect::{AttemptRecord, JobRecord, QueueCounts, expired_leases, job, queue_counts};
 pub use line::Line;
+pub use lookout::{Seen, look_out};
 pub use lookup::{Past, look_up};
 pub use migrate::{check_schema, migrate};
 pub use place::{Death, Lows};
 pub use promote::{Promoted, promote};
 pub use reap::{
-    Expired, Reaped, Warden, acquire_maintenance, expire_sessions, note_pass, passed_ago, reap_page,
+    Expired, ExpiredSession, Reaped, Warden, acquire_maintenance, expire_sessions, finish_pass, note_pass, reap_page,
     release_maintenance,
 };
-pub use registry::{Lane, Registry};
+pub use registry::{Lane, Registered, Registry};
 pub use scheduler::{SchedulerId, beat, register_scheduler, retire_scheduler};
 pub use session::{
-    ExpiredSession, HeldLease, Hello, OverdueLease, Owner, Renewal, Session, close_session, dead_sessions,
-    expired_here, held_leases, hello, overdue_leases, renew,
+    HeldLease, Hello, OverdueLease, Owner, Renewal, Session, close_session, dead_sessions, held_leases, hello,
+    overdue_leases, renew,
 };
 pub use settle::{Holder, SettledEffect, Succeeding, settle_succeeded};
 pub use take_back::{Taken, Unheld, take_back};

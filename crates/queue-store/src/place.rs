@@ -85,7 +85,7 @@ pub(crate) async fn place(conn: &mut PgConnection, placements: &[Placement], low
                         and r.position >= i.low
                     order by r.queue_id, r.priority, r.kind_id, r.position
                     limit 1),
-                    (select fencepost.id_base()) | (nextval('fencepost.job_seq') & 65535)),
+                    (select base from fencepost.id_base) | (nextval('fencepost.job_seq') & 65535)),
                 job_id, queue_id, kind_id, size, priority, attempts, lease_losses, undelivered
             from input i
             where delay_ms is null and dead_reason is null

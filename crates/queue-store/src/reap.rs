@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queue_core::{AttemptEnd, after};
+use queue_core::{AttemptEnd, SessionId, after};
 use sqlx::PgConnection;
 
 use crate::lease::{LeaseRow, with_policies};
@@ -63,27 +63,63 @@ pub async fn note_pass(conn: &mut PgConnection, warden: Warden) -> Result<bool, 
     Ok(noted.rows_affected() == 1)
 }
 
-/// Time since the last pass, by the clock of the database; `None` if there was none.
-pub async fn passed_ago(conn: &mut PgConnection) -> Result<Option<Duration>, StoreError> {
-    let ms = sqlx::query_scalar!(
-        "-- passed_ago
-        select case when isfinite(passed_at) then (extract(epoch from now() - passed_at) * 1000)::bigint end
-        from fencepost.maintenance"
+/// Ends a pass if no dead session holds a lease any more: notes it, and with `release` gives the maintenance lease back.
+/// Returns whether the pass has ended; `None` if the caller has lost the maintenance lease.
+pub async fn finish_pass(conn: &mut PgConnection, warden: Warden, release: bool) -> Result<Option<bool>, StoreError> {
+    let finished = sqlx::query_scalar!(
+        r#"-- finish_pass
+        with reapable as materialized (
+            select exists (
+                select
+                from fencepost.worker_session s
+                cross join lateral (select from fencepost.lease where session_no = s.session_no limit 1) l
+                where s.dead
+            ) as any
+        )
+        update fencepost.maintenance m
+        set passed_at = case when r.any then m.passed_at else now() end,
+            holder = case when $2 and not r.any then '' else m.holder end,
+            expires_at = case when $2 and not r.any then '-infinity' else m.expires_at end
+        from reapable r
+        where m.token = $1
+        returning not r.any as "finished!""#,
+        warden.0,
+        release
     )
-    .fetch_one(conn)
+    .fetch_optional(conn)
     .await?;
-    Ok(ms.map(|ms| Duration::from_millis(ms.try_into().unwrap_or_default())))
+    Ok(finished)
+}
+
+/// A session that was marked dead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiredSession {
+    /// The session.
+    pub session_no: i64,
+    /// Identity of the process incarnation.
+    pub id: SessionId,
+    /// Name of its worker.
+    pub worker: String,
+    /// Leases that it still has.
+    pub leases: i64,
+    /// How late it was marked.
+    pub late: Duration,
 }
 
 /// What an expiry pass did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expired {
     /// Sessions marked dead.
-    pub sessions: usize,
-    /// How late the latest of them was marked.
-    pub lag: Duration,
+    pub sessions: Vec<ExpiredSession>,
     /// Whether none may be marked now, because no scheduler could renew a while ago.
     pub held_back: bool,
+}
+
+impl Expired {
+    /// How late the latest of them was marked.
+    pub fn lag(&self) -> Duration {
+        self.sessions.iter().map(|session| session.late).max().unwrap_or_default()
+    }
 }
 
 /// Marks up to `limit` sessions dead whose time is over. `None` if the caller has lost the maintenance lease.
@@ -97,7 +133,7 @@ pub async fn expire_sessions(
     ttl: Duration,
     gap: Duration,
 ) -> Result<Option<Expired>, StoreError> {
-    let row = sqlx::query!(
+    let rows = sqlx::query!(
         r#"-- expire_sessions
         with guard as materialized (
             select
@@ -117,26 +153,38 @@ pub async fn expire_sessions(
                     for update skip locked
                 ))
                 and not dead and expires_at < now()
-            returning now() - expires_at as late
+            returning session_no, now() - expires_at as late
         )
         select
-            (select warden from guard) as "warden!",
-            (select open from guard) as "open!",
-            count(*) as "sessions!",
-            coalesce((extract(epoch from max(late)) * 1000)::bigint, 0) as "lag_ms!"
-        from expired"#,
+            guard.warden as "warden!",
+            guard.open as "open!",
+            e.session_no as "session_no?",
+            w.session_id as "session_id?",
+            w.name as "name?",
+            (select count(*) from fencepost.lease l where l.session_no = e.session_no) as "leases!",
+            coalesce((extract(epoch from e.late) * 1000)::bigint, 0) as "late_ms!"
+        from guard
+        left join (expired e join fencepost.worker w on w.session_no = e.session_no) on true
+        order by e.session_no"#,
         warden.0,
         limit,
         gap.as_secs_f64(),
         ttl.as_secs_f64()
     )
-    .fetch_one(conn)
+    .fetch_all(conn)
     .await?;
-    Ok(row.warden.then(|| Expired {
-        sessions: row.sessions.try_into().unwrap_or_default(),
-        lag: Duration::from_millis(row.lag_ms.try_into().unwrap_or_default()),
-        held_back: !row.open,
-    }))
+    let Some(guard) = rows.first().filter(|guard| guard.warden) else { return Ok(None) };
+    let held_back = !guard.open;
+    let sessions = rows.into_iter().filter_map(|row| {
+        Some(ExpiredSession {
+            session_no: row.session_no?,
+            id: SessionId::try_from(&row.session_id?[..]).ok()?,
+            worker: row.name?,
+            leases: row.leases,
+            late: Duration::from_millis(row.late_ms.try_into().unwrap_or_default()),
+        })
+    });
+    Ok(Some(Expired { sessions: sessions.collect(), held_back }))
 }
 
 /// What a reaping pass did.

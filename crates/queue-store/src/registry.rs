@@ -19,6 +19,17 @@ pub struct Lane {
     pub kind: i32,
 }
 
+/// How many queues, kinds and lanes are registered. They are only ever added: equal numbers are equal sets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// Queues.
+    pub queues: i64,
+    /// Kinds.
+    pub kinds: i64,
+    /// Lanes.
+    pub lanes: i64,
+}
+
 /// What is known of queues, kinds and lanes. They are only ever added, so a hit is always right.
 #[derive(Debug, Default)]
 pub struct Registry(RwLock<Known>);
@@ -61,6 +72,17 @@ impl Registry {
     /// All lanes known here, in the order in which they became known.
     pub fn lanes(&self) -> Vec<Lane> {
         self.known().lanes.clone()
+    }
+
+    /// How much of it is known here.
+    pub fn size(&self) -> Registered {
+        let known = self.known();
+        let number = |length: usize| i64::try_from(length).unwrap_or(i64::MAX);
+        Registered {
+            queues: number(known.queue_names.len()),
+            kinds: number(known.kind_names.len()),
+            lanes: number(known.lanes.len()),
+        }
     }
 
     /// The lane of a job, if all of it is known here.

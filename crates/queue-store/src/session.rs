@@ -274,36 +274,3 @@ pub async fn close_session(conn: &mut PgConnection, owner: Owner) -> Result<bool
     .await?;
     Ok(closed.rows_affected() == 1)
 }
-
-/// A session that was marked dead.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExpiredSession {
-    /// The session.
-    pub session_no: i64,
-    /// Identity of the process incarnation.
-    pub id: SessionId,
-    /// Name of its worker.
-    pub worker: String,
-    /// Leases that it still has.
-    pub leases: i64,
-}
-
-/// The sessions that this very transaction has marked dead.
-pub async fn expired_here(conn: &mut PgConnection) -> Result<Vec<ExpiredSession>, StoreError> {
-    let rows = sqlx::query!(
-        r#"-- expired_here
-        select s.session_no, w.session_id, w.name,
-            (select count(*) from fencepost.lease l where l.session_no = s.session_no) as "leases!"
-        from fencepost.worker_session s
-        join fencepost.worker w on w.session_no = s.session_no
-        where s.dead and s.xmin = pg_current_xact_id()::xid
-        order by s.session_no"#
-    )
-    .fetch_all(conn)
-    .await?;
-    let expired = rows.into_iter().filter_map(|row| {
-        let id = SessionId::try_from(&row.session_id[..]).ok()?;
-        Some(ExpiredSession { session_no: row.session_no, id, worker: row.name, leases: row.leases })
-    });
-    Ok(expired.collect())
-}

@@ -21,6 +21,8 @@ mod failover;
 mod hints;
 #[path = "store/inspect.rs"]
 mod inspect;
+#[path = "store/lookout.rs"]
+mod lookout;
 #[path = "store/plans.rs"]
 mod plans;
 #[path = "store/promote.rs"]

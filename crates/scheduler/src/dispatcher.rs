@@ -196,10 +196,14 @@ impl Handle {
         self.0.wake.notify_one();
     }
 
-    /// Sessions, free slots.
-    pub fn occupancy(&self) -> (usize, u64) {
-        let state = self.state();
-        (state.seats.len(), state.seats.values().map(Seat::room).fold(0, u64::saturating_add))
+    /// Sessions that are served here.
+    pub fn sessions(&self) -> usize {
+        self.state().seats.len()
+    }
+
+    /// Their free slots.
+    pub fn free_slots(&self) -> u64 {
+        self.state().seats.values().map(Seat::room).fold(0, u64::saturating_add)
     }
 
     /// Waits until something has changed since the last wait.
@@ -391,7 +395,7 @@ mod tests {
         let grant = |jobs| handle.state().seat(owner).unwrap().granted += jobs;
         assert_eq!(free(&handle, owner), Some(0));
         handle.credit(owner, 100);
-        assert_eq!((free(&handle, owner), handle.occupancy()), (Some(1), (1, 100)), "nothing is known of it yet");
+        assert_eq!((free(&handle, owner), handle.free_slots()), (Some(1), 100), "nothing is known of it yet");
         grant(1);
         assert_eq!(free(&handle, owner), Some(0));
         handle.trust(owner);
@@ -404,6 +408,6 @@ mod tests {
         handle.trust(owner);
         assert_eq!(free(&handle, owner), Some(49));
         handle.close(owner);
-        assert_eq!((free(&handle, owner), handle.occupancy()), (Some(0), (1, 0)));
+        assert_eq!((free(&handle, owner), handle.free_slots()), (Some(0), 0));
     }
 }

@@ -1,21 +1,20 @@
-//! Hints between schedulers, and the slow look that makes up for those that get lost.
+//! Hints between schedulers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use queue_store::{Hint, HintListener, Lane, Registry, Store, StoreError, notify, probe};
+use queue_store::{Hint, HintListener, Lane, Registry, Store, StoreError, notify};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::timing::SLOW_POLL;
 use crate::{batch, dispatcher};
 
 /// Hints of that long go out together.
 const GATHER: Duration = Duration::from_millis(10);
 /// A listener that heard nothing for so long is asked for a sign of life.
-const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// How long that may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -122,36 +121,4 @@ async fn listen(
 /// Reads the names of queues, kinds and lanes anew.
 pub async fn reload(store: &Store, registry: &Registry) -> Result<(), StoreError> {
     registry.reload(&mut *store.read().await?).await
-}
-
-/// Looks into lanes that idle slots wait for, until told to stop: the guarantee behind the hints.
-pub async fn look(
-    store: Store,
-    registry: Arc<Registry>,
-    dispatcher: dispatcher::Handle,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    loop {
-        match store.within(look_once(&store, &registry, &dispatcher)).await {
-            Ok(found) => dispatcher.hint(&found.into_iter().map(Hint::anywhere).collect::<Vec<_>>()),
-            Err(error) => batch::complain("a look into quiet lanes", &error),
-        }
-        tokio::select! {
-            () = sleep(SLOW_POLL) => {}
-            () = stop.cancelled() => return Ok(()),
-        }
-    }
-}
-
-async fn look_once(
-    store: &Store,
-    registry: &Registry,
-    dispatcher: &dispatcher::Handle,
-) -> Result<Vec<Lane>, StoreError> {
-    let mut conn = store.hot().await?;
-    registry.reload(&mut conn).await?;
-    // However a lane came into the registry: one that the dispatcher has not heard of is looked into from now on.
-    dispatcher.learn(&registry.lanes());
-    let quiet = dispatcher.quiet_lanes();
-    if quiet.is_empty() { Ok(Vec::new()) } else { probe(&mut conn, &quiet).await }
 }

@@ -17,6 +17,7 @@ mod handshake;
 mod hints;
 mod lanes;
 mod lines;
+mod lookout;
 mod maintenance_service;
 mod metrics;
 mod obituary;

@@ -69,8 +69,8 @@ impl MaintenanceService for Maintenance {
         let page = page(request.page_size, DEFAULT_SESSIONS_PAGE)?;
         let expired = held(self.reaping.store.within(self.reaping.expire(warden, page.into())).await)?;
         Ok(Response::new(v1::ExpireSessionsResponse {
-            expired: count(expired.sessions),
-            lag: Some(millis(expired.lag)),
+            expired: count(expired.sessions.len()),
+            lag: Some(millis(expired.lag())),
             held_back: expired.held_back,
         }))
     }
@@ -82,16 +82,11 @@ impl MaintenanceService for Maintenance {
         let request = request.into_inner();
         let warden = warden(request.token)?;
         let page = page(request.page_size, DEFAULT_LEASES_PAGE)?;
-        let (reaped, dead) = held(self.reaping.store.within(self.reaping.page(warden, page.into())).await)?;
-        if count(reaped) < page {
-            // The last page of a pass: schedulers need not make one themselves.
-            let noted = async { note_pass(&mut *self.reaping.store.vital().await?, warden).await };
-            held(self.reaping.store.within(noted).await.map(|noted| noted.then_some(())))?;
-        }
+        let reaped = held(self.reaping.store.within(self.reaping.reap(warden, page.into())).await)?;
         Ok(Response::new(v1::ReapLeasesResponse {
-            reaped: count(reaped),
-            retried: count(reaped - dead),
-            dead: count(dead),
+            reaped: count(reaped.leases),
+            retried: count(reaped.leases - reaped.dead),
+            dead: count(reaped.dead),
         }))
     }
 

@@ -1,6 +1,6 @@
 //! What a scheduler counts. Instruments are made on first use, in or below `main`.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -8,15 +8,18 @@ use opentelemetry::metrics::Counter;
 use queue_core::{AttemptEnd, DeadReason};
 use queue_proto::v1::SettleVerdict;
 use queue_store::{QueueCounts, Store, StoreError, expired_leases, queue_counts};
-use tokio::time::sleep;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::enqueue_writer::Answer;
 use crate::queue_service::is_new;
 use crate::{batch, dispatcher};
 
-/// How old the figures by queue may be.
+/// How old the figures by queue may be, while somebody reads them.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
+/// Nobody has read the figures for so long: nobody listens, and nothing is counted until somebody reads again.
+const UNREAD: Duration = Duration::from_mins(2);
 /// Queues that have figures of their own; a label's values must be few.
 const MAX_COUNTED_QUEUES: usize = 1_000;
 
@@ -102,7 +105,44 @@ pub fn settled(verdict: SettleVerdict) {
 }
 
 /// The latest figures; none while the database is away, because none are better than old ones.
-type Latest = Arc<Mutex<Option<(Vec<QueueCounts>, i64)>>>;
+#[derive(Clone, Default)]
+struct Latest(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    read: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    figures: Option<(Vec<QueueCounts>, i64)>,
+    read: Option<Instant>,
+}
+
+impl Latest {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read<T>(&self, figure: impl Fn(&(Vec<QueueCounts>, i64)) -> T) -> Option<T> {
+        let mut state = self.state();
+        state.read = Some(Instant::now());
+        self.0.read.notify_one();
+        state.figures.as_ref().map(figure)
+    }
+
+    /// Waits until the figures are old and somebody reads them.
+    async fn wanted(&self) {
+        sleep(COUNT_INTERVAL).await;
+        loop {
+            if self.state().read.is_some_and(|read| read.elapsed() < UNREAD) {
+                return;
+            }
+            self.0.read.notified().await;
+        }
+    }
+}
 
 /// Reads the figures by queue now and then, for the gauges, until told to stop.
 pub async fn run(store: Store, dispatcher: dispatcher::Handle, stop: CancellationToken) -> anyhow::Result<()> {
@@ -116,9 +156,9 @@ pub async fn run(store: Store, dispatcher: dispatcher::Handle, stop: Cancellatio
     gauges(&latest, dispatcher);
     loop {
         let figures = store.within(count(&store)).await.map_err(|error| batch::complain("counting", &error)).ok();
-        *latest.lock().unwrap_or_else(PoisonError::into_inner) = figures;
+        latest.state().figures = figures;
         tokio::select! {
-            () = sleep(COUNT_INTERVAL) => {}
+            () = latest.wanted() => {}
             () = stop.cancelled() => return Ok(()),
         }
     }
@@ -138,7 +178,7 @@ fn gauges(latest: &Latest, dispatcher: dispatcher::Handle) {
         .i64_observable_gauge("fencepost.queue.jobs")
         .with_description("Jobs of a queue, by state.")
         .with_callback(move |gauge| {
-            for queue in read(&figures, |(queues, _)| queues.clone()).unwrap_or_default() {
+            for queue in figures.read(|(queues, _)| queues.clone()).unwrap_or_default() {
                 let states = [
                     ("scheduled", queue.scheduled),
                     ("ready", queue.ready),
@@ -157,7 +197,7 @@ fn gauges(latest: &Latest, dispatcher: dispatcher::Handle) {
         .with_unit("s")
         .with_description("How long the oldest ready job of a queue has been ready; 0 if none is.")
         .with_callback(move |gauge| {
-            for queue in read(&figures, |(queues, _)| queues.clone()).unwrap_or_default() {
+            for queue in figures.read(|(queues, _)| queues.clone()).unwrap_or_default() {
                 let age = queue.oldest_ready_age.unwrap_or_default();
                 gauge.observe(age.as_secs_f64(), &[KeyValue::new("queue", queue.queue.clone())]);
             }
@@ -168,7 +208,7 @@ fn gauges(latest: &Latest, dispatcher: dispatcher::Handle) {
         .i64_observable_gauge("fencepost.leases.expired")
         .with_description("Leases whose session's time is over and that were not taken back yet.")
         .with_callback(move |gauge| {
-            if let Some(expired) = read(&figures, |(_, expired)| *expired) {
+            if let Some(expired) = figures.read(|(_, expired)| *expired) {
                 gauge.observe(expired, &[]);
             }
         })
@@ -177,15 +217,11 @@ fn gauges(latest: &Latest, dispatcher: dispatcher::Handle) {
     meter
         .u64_observable_gauge("fencepost.sessions")
         .with_description("Worker sessions connected to this scheduler.")
-        .with_callback(move |gauge| gauge.observe(seats.occupancy().0 as u64, &[]))
+        .with_callback(move |gauge| gauge.observe(seats.sessions() as u64, &[]))
         .build();
     meter
         .u64_observable_gauge("fencepost.slots.free")
         .with_description("Free slots of the sessions connected to this scheduler.")
-        .with_callback(move |gauge| gauge.observe(dispatcher.occupancy().1, &[]))
+        .with_callback(move |gauge| gauge.observe(dispatcher.free_slots(), &[]))
         .build();
-}
-
-fn read<T>(latest: &Latest, figure: impl Fn(&(Vec<QueueCounts>, i64)) -> T) -> Option<T> {
-    latest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(figure)
 }

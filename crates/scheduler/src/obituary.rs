@@ -32,7 +32,7 @@ pub fn dead(registry: &Registry, deaths: &[Death]) {
 }
 
 /// Sessions have expired, and that is committed. Their leases are taken back next.
-pub fn expired(sessions: &[ExpiredSession]) {
+pub fn expired<'a>(sessions: impl ExactSizeIterator<Item = &'a ExpiredSession>) {
     let line = |session: &ExpiredSession| {
         tracing::info!(
             session.id = %session.id,
@@ -43,5 +43,5 @@ pub fn expired(sessions: &[ExpiredSession]) {
         );
     };
     let count = |sessions| tracing::info!(sessions, "more sessions expired");
-    SESSIONS.tell(Instant::now(), sessions.iter(), line, count);
+    SESSIONS.tell(Instant::now(), sessions, line, count);
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use queue_core::AttemptEnd;
 use queue_store::{
-    Expired, Hint, Registry, Store, StoreError, Transaction, Warden, expire_sessions, expired_here, note_pass,
-    reap_page,
+    Expired, Hint, Registry, Store, StoreError, Transaction, Warden, expire_sessions, finish_pass, note_pass,
+    reap_page, release_maintenance,
 };
 
 use crate::ready::Ready;
@@ -14,6 +14,14 @@ use crate::{metrics, obituary};
 
 /// Sessions and leases of one page of a pass that is made here.
 const PAGE: i64 = 500;
+
+/// What was taken back at once.
+pub struct Page {
+    /// Leases.
+    pub leases: usize,
+    /// Of these, those whose jobs are dead now.
+    pub dead: usize,
+}
 
 /// What reaping needs.
 #[derive(Clone)]
@@ -32,17 +40,23 @@ impl Reaping {
     /// Marks sessions dead whose time is over. `None`: the warden has lost its lease.
     pub async fn expire(&self, warden: Warden, limit: i64) -> Result<Option<Expired>, StoreError> {
         let mut conn = self.store.vital().await?;
-        let mut tx = Transaction::begin(&mut conn).await?;
-        let expired = expire_sessions(tx.conn(), warden, limit, self.timing.ttl, self.timing.gap).await?;
-        let any = expired.is_some_and(|expired| expired.sessions > 0);
-        let sessions = if any { expired_here(tx.conn()).await? } else { Vec::new() };
-        tx.commit().await?;
-        obituary::expired(&sessions);
+        let expired = expire_sessions(&mut conn, warden, limit, self.timing.ttl, self.timing.gap).await?;
+        if let Some(expired) = &expired {
+            obituary::expired(expired.sessions.iter());
+        }
         Ok(expired)
     }
 
-    /// Reaps one page: leases taken back, and of these the jobs that are dead. `None`: the warden has lost its lease.
-    pub async fn page(&self, warden: Warden, limit: i64) -> Result<Option<(usize, usize)>, StoreError> {
+    /// Reaps the next page, or ends the pass if there is nothing to reap. `None`: the warden has lost its lease.
+    pub async fn reap(&self, warden: Warden, limit: i64) -> Result<Option<Page>, StoreError> {
+        match finish_pass(&mut *self.store.vital().await?, warden, false).await? {
+            None => Ok(None),
+            Some(true) => Ok(Some(Page { leases: 0, dead: 0 })),
+            Some(false) => self.page(warden, limit).await,
+        }
+    }
+
+    async fn page(&self, warden: Warden, limit: i64) -> Result<Option<Page>, StoreError> {
         let mut conn = self.store.vital().await?;
         let mut tx = Transaction::begin(&mut conn).await?;
         let Some(reaped) = reap_page(tx.conn(), warden, limit, &|lane| self.ready.low(lane)).await? else {
@@ -55,18 +69,23 @@ impl Reaping {
         metrics::ended(AttemptEnd::Lost, reaped.leases);
         obituary::dead(&self.registry, &reaped.dead);
         self.ready.tell(reaped.lanes.into_iter().map(Hint::anywhere));
-        Ok(Some((reaped.leases, reaped.dead.len())))
+        if i64::try_from(reaped.leases).unwrap_or(limit) < limit {
+            // The last page of a pass, though leases that others have locked may be left.
+            note_pass(&mut conn, warden).await?;
+        }
+        Ok(Some(Page { leases: reaped.leases, dead: reaped.dead.len() }))
     }
 
-    /// Makes a whole pass, as a reaper would ask for it page by page.
+    /// Makes a whole pass, as a reaper would ask for it page by page, and gives the maintenance lease back.
     pub async fn pass(&self, warden: Warden) -> Result<(), StoreError> {
         self.expire(warden, PAGE).await?;
-        while let Some((leases, _)) = self.page(warden, PAGE).await? {
-            if i64::try_from(leases).unwrap_or(PAGE) < PAGE {
+        while finish_pass(&mut *self.store.vital().await?, warden, true).await? == Some(false) {
+            let page = self.page(warden, PAGE).await?;
+            if page.is_none_or(|page| i64::try_from(page.leases).unwrap_or(PAGE) < PAGE) {
+                release_maintenance(&mut *self.store.vital().await?, warden).await?;
                 break;
             }
         }
-        note_pass(&mut *self.store.vital().await?, warden).await?;
         Ok(())
     }
 }

@@ -1,4 +1,7 @@
 //! The writer that renews sessions, on connections of its own, and compares what workers hold with what the database says.
+//!
+//! It paces the heartbeats: each answer tells when the next one is expected, so that those of many sessions come together
+//! and are one statement, not one each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -8,15 +11,17 @@ use queue_store::{
     HeldLease, Owner, PgConnection, Renewal, Store, StoreError, dead_sessions, held_leases, overdue_leases, renew,
 };
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::timing::Timing;
-use crate::{batch, take_back};
+use crate::{batch, dispatcher, take_back};
 
 /// Heartbeats that wait for the writer; one per session is under way at most.
 const QUEUED: usize = 8_192;
-/// Sessions of one statement.
+/// Sessions of one statement, and about as many heartbeats are asked for at one time.
 const SESSIONS_PER_BATCH: usize = 1_000;
+/// Part of the heartbeat interval in which heartbeats are gathered.
+const GATHER: u32 = 50;
 
 /// A lease as a worker lists it.
 pub type Listed = (JobId, Token);
@@ -38,6 +43,8 @@ pub struct Request {
 pub enum Answer {
     /// Renewed.
     Renewed {
+        /// When the next heartbeat is expected.
+        next: Duration,
         /// Listed leases that the session does not hold.
         lost: Vec<Listed>,
         /// Leases whose handlers should have ended by themselves long ago.
@@ -58,10 +65,12 @@ impl Handle {
     pub fn new(
         store: Store,
         timing: Timing,
+        dispatcher: dispatcher::Handle,
         take_back: take_back::Handle,
     ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (sender, queue) = mpsc::channel(QUEUED);
-        (Self(sender), run(Task { store, timing, take_back }, queue))
+        let pace = Pace { origin: Instant::now(), interval: timing.heartbeat };
+        (Self(sender), run(Task { store, timing, pace, dispatcher, take_back }, queue))
     }
 
     /// Hands a heartbeat over. Without room it is dropped: the next one comes.
@@ -84,14 +93,46 @@ async fn refuse(conn: &mut PgConnection, refused: HashMap<i64, Request>) -> Resu
     Ok(())
 }
 
+/// When heartbeats are expected: at the same moments for as many sessions as one statement renews.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    origin: Instant,
+    interval: Duration,
+}
+
+impl Pace {
+    /// How long after `now` the next heartbeat of a session is expected, where so many are served: an interval at most.
+    fn next(&self, session: i64, sessions: usize, now: Instant) -> Duration {
+        let groups = u32::try_from(sessions.div_ceil(SESSIONS_PER_BATCH)).unwrap_or(u32::MAX).max(1);
+        let group = u32::try_from(session.rem_euclid(groups.into())).unwrap_or_default();
+        let moment = self.interval * group / groups;
+        let elapsed = (now - self.origin).as_nanos() % self.interval.as_nanos().max(1);
+        let elapsed = Duration::from_nanos(elapsed.try_into().unwrap_or_default());
+        match moment.saturating_sub(elapsed) {
+            Duration::ZERO => self.interval.saturating_sub(elapsed) + moment,
+            rest => rest,
+        }
+    }
+}
+
 struct Task {
     store: Store,
     timing: Timing,
+    pace: Pace,
+    dispatcher: dispatcher::Handle,
     take_back: take_back::Handle,
 }
 
 async fn run(task: Task, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
-    while let Some(requests) = batch::next(&mut queue, SESSIONS_PER_BATCH, |_| 1).await {
+    while let Some(first) = queue.recv().await {
+        // Those that are expected at the same moment come a little apart.
+        sleep(task.timing.heartbeat / GATHER).await;
+        let mut requests = vec![first];
+        while requests.len() < SESSIONS_PER_BATCH
+            && let Ok(request) = queue.try_recv()
+        {
+            requests.push(request);
+        }
         if let Err(error) = task.store.within(task.renew(requests)).await {
             // No answer is the right answer: workers move to a scheduler that can renew.
             batch::complain("a renewal", &error);
@@ -118,17 +159,22 @@ impl Task {
                 Renewal::Superseded => _ = refused.insert(owner.session_no, request),
             }
         }
+        let (sessions, now) = (self.dispatcher.sessions(), Instant::now());
+        let next = |owner: Owner| self.pace.next(owner.session_no, sessions, now);
         // The renewals are committed: they are answered also if this look fails.
         match self.look(&mut conn, renewed.keys().copied().collect()).await {
             Ok((mut held, overdue)) => {
                 for (session, request) in renewed {
-                    let answer = self.compare(&request, &held.remove(&session).unwrap_or_default(), &overdue);
-                    let _ = request.answer.send(answer);
+                    let held = held.remove(&session).unwrap_or_default();
+                    let (lost, overdue) = self.compare(&request, &held, &overdue);
+                    let next = next(request.owner);
+                    let _ = request.answer.send(Answer::Renewed { next, lost, overdue });
                 }
             }
             Err(error) => {
                 for request in renewed.into_values() {
-                    let _ = request.answer.send(Answer::Renewed { lost: Vec::new(), overdue: Vec::new() });
+                    let (next, lost, overdue) = (next(request.owner), Vec::new(), Vec::new());
+                    let _ = request.answer.send(Answer::Renewed { next, lost, overdue });
                 }
                 return Err(error);
             }
@@ -154,9 +200,14 @@ impl Task {
         Ok((held, overdue.into_iter().map(|lease| ((lease.job, lease.token), lease.by)).collect()))
     }
 
-    /// Takes back what the worker should know of and does not list, and what is overdue by the whole allowance; tells what
+    /// Takes back what the worker should know of and does not list, and what is overdue by the whole allowance; returns what
     /// it lists in vain, and what it should end itself before that.
-    fn compare(&self, request: &Request, held: &[HeldLease], overdue: &HashMap<Listed, Duration>) -> Answer {
+    fn compare(
+        &self,
+        request: &Request,
+        held: &[HeldLease],
+        overdue: &HashMap<Listed, Duration>,
+    ) -> (Vec<Listed>, Vec<Listed>) {
         let age = request.received.elapsed();
         let mut lost = request.listed.clone();
         let mut late = Vec::new();
@@ -174,6 +225,30 @@ impl Task {
                 late.push(key);
             }
         }
-        Answer::Renewed { lost: lost.into_iter().collect(), overdue: late }
+        (lost.into_iter().collect(), late)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heartbeats_of_as_many_sessions_as_one_statement_renews_are_expected_at_the_same_moment() {
+        let interval = Duration::from_secs(5);
+        let pace = Pace { origin: Instant::now(), interval };
+        let at = |millis| pace.origin + Duration::from_millis(millis);
+        for session in 1..=100 {
+            assert_eq!(pace.next(session, 1_000, at(5_100)), Duration::from_millis(4_900));
+            assert_eq!(pace.next(session, 0, at(9_999)), Duration::from_millis(1));
+            assert_eq!(pace.next(session, 100, at(10_000)), interval);
+        }
+        let moments = |sessions| {
+            let next = (1..=100).map(|session| pace.next(session, sessions, at(0)));
+            next.collect::<HashSet<_>>()
+        };
+        assert_eq!(moments(1_001), HashSet::from([interval, interval / 2]));
+        assert_eq!(moments(5_000).len(), 5);
+        assert!(moments(5_000).into_iter().all(|next| next <= interval));
     }
 }

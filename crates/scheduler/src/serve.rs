@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use tonic_health::server::HealthReporter;
 
 use crate::cause::cause;
+use crate::lookout::Lookout;
 use crate::maintenance_service::Maintenance;
 use crate::queue_service::Queues;
 use crate::ready::Ready;
@@ -107,20 +108,23 @@ async fn run(
     let (take_back, taking_back) = take_back::Handle::new(store.clone(), registry.clone(), ready.clone());
     let (settler, settling) =
         settle_writer::Handle::new(store.clone(), registry.clone(), ready.clone(), promoter.clone(), writer.clone());
-    let (renewer, renewing) = renew_writer::Handle::new(store.clone(), timing, take_back.clone());
+    let (renewer, renewing) = renew_writer::Handle::new(store.clone(), timing, dispatcher.clone(), take_back.clone());
     let reaping = Reaping { store: store.clone(), registry: registry.clone(), ready: ready.clone(), timing };
     tasks.spawn("enqueue writer", enqueues);
     tasks.spawn("take-back writer", taking_back);
     tasks.spawn("settle writer", settling);
     tasks.spawn("renew writer", renewing);
     tasks.spawn("claimer", claimer::run(store.clone(), dispatcher.clone(), take_back.clone(), stop.clone()));
-    tasks.spawn("promoter", promoter::run(store.clone(), ready.clone(), promoter, stop.clone()));
-    tasks.spawn("lookout", hints::look(store.clone(), registry.clone(), dispatcher.clone(), stop.clone()));
+    tasks.spawn("promoter", promoter::run(store.clone(), ready.clone(), promoter.clone(), stop.clone()));
     if !args.no_hints {
         tasks.spawn("hint listener", hints::receive(store.clone(), registry.clone(), dispatcher.clone(), stop.clone()));
     }
     tasks.spawn("hint sender", hints.clone().send(store.clone(), stop.clone()));
-    tasks.spawn("stand-in reaper", stand_in::run(reaping.clone(), name.to_owned(), stop.clone()));
+    let (stand_in, standing_in) = stand_in::Handle::new(reaping.clone(), name.to_owned(), stop.clone());
+    tasks.spawn("stand-in reaper", standing_in);
+    let lookout =
+        Lookout { store: store.clone(), registry: registry.clone(), ready: ready.clone(), promoter, stand_in };
+    tasks.spawn("lookout", lookout.run(stop.clone()));
     tasks.spawn("metrics", metrics::run(store.clone(), dispatcher.clone(), stop.clone()));
     let (health, health_service) = tonic_health::server::health_reporter();
     tasks.spawn("pulse", pulse::run(store.clone(), scheduler, timing, hints, health.clone(), stop.clone()));

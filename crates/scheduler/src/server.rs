@@ -20,7 +20,7 @@ use crate::ServeArgs;
 use crate::doorman::{Doorman, Guest};
 use crate::maintenance_service::Maintenance;
 use crate::queue_service::Queues;
-use crate::timing::{PING_INTERVAL, SILENCE};
+use crate::timing::SILENCE;
 use crate::work_service::Work;
 
 /// Room in a message beside payloads.
@@ -32,6 +32,8 @@ const STREAM_WINDOW: u32 = 2 << 20;
 /// Bytes on their way in one connection. Not left to be found out: the transport closes a connection on which more small
 /// messages wait than fit half of this, and with the 64 KiB at which it would begin a burst of 130 calls is too many.
 const CONNECTION_WINDOW: u32 = 16 << 20;
+/// A connection on which nothing came for so long is asked for a sign of life. Workers' streams have pings of their own.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long calls under way may still take when the server closes.
 const CLOSE_BOUND: Duration = Duration::from_secs(3);
 
@@ -73,7 +75,7 @@ pub fn serve<H: Health>(
     let work = WorkServiceServer::new(services.work).max_decoding_message_size(max_inbound);
     let maintenance = MaintenanceServiceServer::new(services.maintenance);
     let mut server = Server::builder()
-        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(SILENCE))
         .max_concurrent_streams(Some(CALLS_PER_CONNECTION))
         .initial_stream_window_size(Some(STREAM_WINDOW))

@@ -10,7 +10,7 @@ use queue_proto::{lease_ref, millis, v1};
 use queue_store::{Claimed, Holder, Owner};
 use telemetry::LogLimit;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
@@ -67,6 +67,8 @@ struct Running {
     trusted: bool,
     mute_limit: LogLimit,
     heartbeat: Option<(u64, oneshot::Receiver<Answer>)>,
+    /// When the worker was last told anything.
+    spoke: Instant,
     acks: mpsc::UnboundedReceiver<v1::SettleAck>,
     /// Bounded by the settlements under way, which are bounded by the writer's queue.
     ack_sender: mpsc::UnboundedSender<v1::SettleAck>,
@@ -84,6 +86,7 @@ impl SessionStream {
             trusted: false,
             mute_limit: LogLimit::every(MUTE_LINE_INTERVAL),
             heartbeat: None,
+            spoke: Instant::now(),
             acks,
             ack_sender,
         };
@@ -106,8 +109,6 @@ impl SessionStream {
 
 impl Running {
     async fn serve(&mut self) -> End {
-        let mut ping = interval(PING_INTERVAL);
-        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let age = MAX_STREAM_AGE.mul_f64(1.0 - rand::random::<f64>() / 4.0);
         let old = Instant::now() + age;
         let mut heard = Instant::now();
@@ -125,6 +126,10 @@ impl Running {
                     if self.receive(message).await? {
                         return Ok(());
                     }
+                    // Soon due: said now, it needs no turn of its own.
+                    if self.spoke + PING_INTERVAL / 2 < heard {
+                        self.send(Response::Ping(v1::Ping {})).await?;
+                    }
                 }
                 jobs = self.stream.grants.recv() => match jobs {
                     Some(jobs) => self.grant(jobs).await?,
@@ -132,7 +137,7 @@ impl Running {
                 },
                 answer = answered(&mut self.heartbeat) => self.renewed(answer).await?,
                 Some(ack) = self.acks.recv() => self.acknowledge(ack).await?,
-                _ = ping.tick() => self.send(Response::Ping(v1::Ping {})).await?,
+                () = sleep_until(self.spoke + PING_INTERVAL) => self.send(Response::Ping(v1::Ping {})).await?,
                 () = sleep_until(last_chance.unwrap_or(heard + SILENCE)) => {
                     if last_chance.is_some() {
                         return Err(Status::unavailable("nothing was heard of the worker for 6 s"));
@@ -200,10 +205,14 @@ impl Running {
         // No answer: the database could not be reached. The worker notices that nothing is renewed.
         let Some((sequence, answer)) = answer else { return Ok(()) };
         match answer {
-            Answer::Renewed { lost, overdue } => {
-                let lost = lost.into_iter().map(lease_ref).collect();
-                let lease_ttl = Some(millis(self.stream.parts.timing.ttl));
-                self.send(Response::Renewed(v1::Renewed { sequence, lease_ttl, lost })).await?;
+            Answer::Renewed { next, lost, overdue } => {
+                let renewed = v1::Renewed {
+                    sequence,
+                    lease_ttl: Some(millis(self.stream.parts.timing.ttl)),
+                    lost: lost.into_iter().map(lease_ref).collect(),
+                    next_heartbeat: Some(millis(next)),
+                };
+                self.send(Response::Renewed(renewed)).await?;
                 for lease in overdue {
                     let reason = "it runs past its timeout and is taken back soon".to_owned();
                     self.send(Response::Cancel(v1::Cancel { lease: Some(lease_ref(lease)), reason })).await?;
@@ -336,6 +345,7 @@ impl Running {
 
     /// A reader that takes nothing for so long is gone; it holds up only its own stream.
     async fn send(&mut self, message: Response) -> End {
+        self.spoke = Instant::now();
         let message = v1::WorkResponse { message: Some(message) };
         match timeout(SILENCE, self.stream.outbound.send(Ok(message))).await {
             Ok(Ok(())) => Ok(()),

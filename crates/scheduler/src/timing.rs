@@ -8,12 +8,15 @@ use crate::ServeArgs;
 pub const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// A peer that was silent for so long is gone.
 pub const SILENCE: Duration = Duration::from_secs(6);
-/// How often lanes are looked at for jobs of which no hint came. The guarantee behind the hints.
-pub const SLOW_POLL: Duration = Duration::from_secs(2);
+/// How often is looked for what no hint told. The guarantee behind the hints.
+pub const SLOW_POLL: Duration = Duration::from_secs(3);
 /// Largest age of a stream; less a random part of up to a quarter, so that load spreads after replicas changed.
 pub const MAX_STREAM_AGE: Duration = Duration::from_mins(30);
 /// Longest wait between two tries of a statement while the database is away.
 pub const MAX_RETRY_WAIT: Duration = Duration::from_secs(1);
+
+/// Longest time between two beats of a scheduler.
+const MAX_BEAT: Duration = Duration::from_secs(2);
 
 /// Intervals and bounds.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +45,7 @@ impl Timing {
             ttl,
             heartbeat: args.heartbeat_interval.unwrap_or(ttl / 3),
             grant_ack: args.grant_ack_timeout.unwrap_or(ttl / 3),
-            beat: (ttl / 10).min(Duration::from_secs(1)),
+            beat: (ttl / 8).min(MAX_BEAT),
             gap: ttl / 2,
             overdue: args.overdue_allowance,
             insert_lag: args.db_statement_timeout + args.db_idle_timeout,

@@ -11,15 +11,13 @@ use v1::work_response::Message;
 use crate::attempt::{Attempt, Lease};
 use crate::dialer::Opened;
 use crate::link::{Link, Moving, log_losses, new_session};
-use crate::stream::Stream;
+use crate::stream::{MIN_INTERVAL, Stream};
 use crate::timing::margin;
 use crate::{Error, clock};
 
 /// Take-overs of the session in a row before it is given up. One is harmless, such as a Hello of our own that arrived
 /// late; so many mean that another process has the same session id, as after cloning a machine that runs.
 const MAX_TAKEOVERS: u32 = 5;
-/// Shortest heartbeat interval and lease time that a scheduler may ask for.
-const MIN_INTERVAL: Duration = Duration::from_millis(10);
 /// What is assumed where a scheduler tells no lease time or heartbeat interval.
 const DEFAULT_LEASE_TTL: Duration = Duration::from_secs(15);
 const HEARTBEATS_PER_TTL: u32 = 3;
@@ -179,6 +177,9 @@ impl Link {
     fn answered(&mut self, renewed: v1::Renewed, now: Duration) {
         let sent = self.stream.as_mut().and_then(|stream| stream.answered(renewed.sequence));
         if let Some(sent) = sent {
+            if let (Some(stream), Some(next)) = (&mut self.stream, duration(renewed.next_heartbeat)) {
+                stream.pace(renewed.sequence, next, now);
+            }
             self.renewed(sent, duration(renewed.lease_ttl).unwrap_or(self.lease_ttl));
             // Whatever is not answered for half a lease time is said again.
             self.table.repeat_settlements(now.saturating_sub(self.lease_ttl / 2));

@@ -12,6 +12,9 @@ pub(crate) const REQUEST_BUFFER: usize = 16;
 /// Heartbeats that are remembered until they are answered; older ones can only be answered too late to matter.
 const MAX_UNANSWERED_BEATS: usize = 64;
 
+/// Shortest heartbeat interval and lease time that a scheduler may ask for.
+pub(crate) const MIN_INTERVAL: Duration = Duration::from_millis(10);
+
 /// A stream that the scheduler has welcomed.
 pub(crate) struct Stream {
     pub(crate) requests: mpsc::Sender<WorkRequest>,
@@ -81,6 +84,13 @@ impl Stream {
             self.unanswered.pop_front();
         }
         self.sequence
+    }
+
+    /// Follows the pace that the scheduler asks for in answer to a heartbeat; never slower than the interval.
+    pub(crate) fn pace(&mut self, sequence: u64, next: Duration, now: Duration) {
+        if sequence == self.sequence {
+            self.next_heartbeat = now + next.clamp(MIN_INTERVAL, self.heartbeat_interval);
+        }
     }
 
     /// When the heartbeat with that number was sent. Forgets it and those before it.

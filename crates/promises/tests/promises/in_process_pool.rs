@@ -219,7 +219,7 @@ async fn memory_is_flat_whether_1_000_or_100_000_are_submitted() {
 #[tokio::test]
 async fn memory_of_scheduler_and_worker_is_flat_whether_1_000_or_100_000_jobs_wait() {
     const WAITING: &str = "insert into fencepost.job (job_id, queue_id, kind_id, priority, payload)
-            select fencepost.id_base() + n, queue_id, kind_id, 4, convert_to(repeat('x', 100), 'UTF8')
+            select (select base from fencepost.id_base) + n, queue_id, kind_id, 4, convert_to(repeat('x', 100), 'UTF8')
             from generate_series(50000, 50000 + 99000) n, fencepost.queue, fencepost.kind where fencepost.kind.name = 'a';
         insert into fencepost.ready (position, job_id, queue_id, kind_id, size, priority, attempts, lease_losses, undelivered)
             select job_id, job_id, queue_id, kind_id, 100, 4, 0, 0, 0 from fencepost.job j

@@ -132,17 +132,22 @@ async fn renewal_costs_the_same_however_many_jobs_run() {
 }
 
 #[tokio::test]
-async fn batch_of_any_size_computes_the_base_of_its_ids_once() {
+async fn hot_statements_call_no_function_that_is_parsed_anew() {
     db_test(async |db| {
         let desk = Desk::open(db).await;
         let rows = desk.rows(&vec![job("p"); 500]).await;
-        let mut conn = desk.store.enqueue().await.expect("connects");
+        let owner = desk.session().await;
+        let request = desk.request(&[(owner, SLOTS)]);
+        let mut conn = desk.store.hot().await.expect("connects");
         let mut tx = conn.begin().await.expect("begins");
         sqlx::query("set local track_functions = 'all'").execute(&mut *tx).await.expect("sets");
         queue_store::enqueue(&mut tx, &rows).await.expect("enqueues");
-        let calls = "select calls from pg_stat_xact_user_functions where funcname = 'id_base'";
-        let calls: i64 = sqlx::query_scalar(calls).fetch_one(&mut *tx).await.expect("reads");
-        assert_eq!(calls, 1);
+        let held = queue_store::claim(&mut tx, &request).await.expect("claims").jobs;
+        assert_eq!(succeed(&mut tx, held.iter().map(holder).collect()).await, BATCH);
+        queue_store::promote(&mut tx, 10, None).await.expect("promotes");
+        let called = "select funcname::text from pg_stat_xact_user_functions";
+        let called: Vec<String> = sqlx::query_scalar(called).fetch_all(&mut *tx).await.expect("reads");
+        assert!(called.is_empty(), "{called:?}");
     })
     .await;
 }

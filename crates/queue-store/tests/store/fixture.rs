@@ -253,7 +253,7 @@ impl<'a> Desk<'a> {
     /// Lets the worker of a session die, and the reaper notice.
     pub async fn lose(&self, owner: Owner, warden: Warden) -> queue_store::Reaped {
         self.db.expire_session(owner.session_no).await;
-        assert_eq!(self.expire(warden).await.expect("the warden").sessions, 1);
+        assert_eq!(self.expire(warden).await.expect("the warden").sessions.len(), 1);
         self.reap(warden, 1_000).await.expect("the warden")
     }
 
@@ -265,8 +265,8 @@ impl<'a> Desk<'a> {
 
     /// Makes ready what is due.
     pub async fn promote(&self, limit: i64) -> queue_store::Promoted {
-        let mut conn = self.store.enqueue().await.expect("connects");
-        queue_store::promote(&mut conn, limit).await.expect("promotes")
+        let mut conn = self.store.hot().await.expect("connects");
+        queue_store::promote(&mut conn, limit, None).await.expect("promotes")
     }
 
     /// Everything known of a job.

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use queue_store::{Hint, HintListener, Lane, notify, probe};
+use queue_store::{Hint, HintListener, Lane, notify};
 use testbed::db_test;
-
-use crate::fixture::{Desk, job, job_of};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -39,22 +37,6 @@ async fn listener_that_lost_its_connection_says_so() {
         .await;
         let lost = tokio::time::timeout(SOON, listener.next()).await.expect("in time");
         assert!(matches!(lost, Ok(None) | Err(_)), "{lost:?}");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn looking_finds_the_lanes_that_hold_something_above_their_marks() {
-    db_test(async |db| {
-        let desk = Desk::open(db).await;
-        desk.enqueue(&[job("p"), job_of("fax", "send", "p")]).await;
-        let empty = desk.lane(&job_of("mail", "nothing", "p")).await;
-        let (mail, fax) = (desk.lane(&job("p")).await, desk.lane(&job_of("fax", "send", "p")).await);
-        let mut conn = desk.store.hot().await.expect("connects");
-        let found = probe(&mut conn, &[(mail, 0), (empty, 0), (fax, 0)]).await.expect("looks");
-        assert_eq!(found, [mail, fax]);
-        assert_eq!(probe(&mut conn, &[(mail, i64::MAX), (fax, 0)]).await.expect("looks"), [fax]);
-        assert!(probe(&mut conn, &[]).await.expect("looks").is_empty());
     })
     .await;
 }

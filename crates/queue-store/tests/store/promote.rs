@@ -94,7 +94,7 @@ async fn what_another_scheduler_has_locked_is_skipped() {
         db.make_due().await;
         let mut conn = desk.store.enqueue().await.expect("connects");
         let mut tx = conn.begin().await.expect("begins");
-        assert_eq!(queue_store::promote(&mut tx, 2).await.expect("promotes").count, 2);
+        assert_eq!(queue_store::promote(&mut tx, 2, None).await.expect("promotes").count, 2);
         assert_eq!(desk.promote(10).await.count, 3);
         tx.rollback().await.expect("rolls back");
         drop(conn);

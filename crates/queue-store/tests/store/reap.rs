@@ -1,7 +1,7 @@
 //! The reaper's statements: what is expired by the database's clock is taken back, by one warden at a time.
 
 use queue_core::{AttemptEnd, JobState, RetryOverrides};
-use queue_store::{Renewal, Warden, note_pass, passed_ago, register_scheduler, release_maintenance, renew};
+use queue_store::{Renewal, Warden, finish_pass, note_pass, register_scheduler, release_maintenance, renew};
 use sqlx::Connection;
 use std::time::Duration;
 use testbed::{PATIENCE, db_test, eventually};
@@ -16,7 +16,7 @@ async fn crashed_workers_job_becomes_claimable_after_expiry() {
         let owner = desk.session().await;
         let held = desk.claim_one(owner).await;
         let warden = desk.warden().await;
-        assert_eq!(desk.expire(warden).await.expect("the warden").sessions, 0, "not expired yet");
+        assert_eq!(desk.expire(warden).await.expect("the warden").sessions.len(), 0, "not expired yet");
         assert_eq!(desk.reap(warden, 10).await.expect("the warden").leases, 0);
 
         let reaped = desk.lose(owner, warden).await;
@@ -41,8 +41,8 @@ async fn lag_of_the_latest_is_reported() {
         db.age_session(b.session_no, TTL + Duration::from_secs(3)).await;
         let warden = desk.warden().await;
         let expired = desk.expire(warden).await.expect("the warden");
-        assert_eq!((expired.sessions, expired.held_back), (2, false));
-        assert!((30..40).contains(&expired.lag.as_secs()), "{:?}", expired.lag);
+        assert_eq!((expired.sessions.len(), expired.held_back), (2, false));
+        assert!((30..40).contains(&expired.lag().as_secs()), "{:?}", expired.lag());
     })
     .await;
 }
@@ -60,9 +60,9 @@ async fn renewal_that_has_just_committed_wins_over_expiry() {
         let mut tx = conn.begin().await.expect("begins");
         assert_eq!(renew(&mut tx, &[owner], TTL).await.expect("renews"), [Renewal::Renewed]);
         // On its way: skipped, and hides nothing behind it.
-        assert_eq!(desk.expire(warden).await.expect("the warden").sessions, 1);
+        assert_eq!(desk.expire(warden).await.expect("the warden").sessions.len(), 1);
         tx.commit().await.expect("commits");
-        assert_eq!(desk.expire(warden).await.expect("the warden").sessions, 0);
+        assert_eq!(desk.expire(warden).await.expect("the warden").sessions.len(), 0);
         assert_eq!(renew(&mut conn, &[owner], TTL).await.expect("renews"), [Renewal::Renewed]);
         assert_eq!(renew(&mut conn, &[bystander], TTL).await.expect("renews"), [Renewal::Superseded]);
     })
@@ -82,7 +82,7 @@ async fn renewals_and_expiries_that_race_never_contradict_each_other() {
                 renew(&mut conn, &[owner], TTL).await.expect("answers")[0]
             };
             let (renewal, expired) = tokio::join!(renewing, desk.expire(warden));
-            let died = expired.expect("the warden").sessions == 1;
+            let died = expired.expect("the warden").sessions.len() == 1;
             assert_eq!(renewal == Renewal::Renewed, !died, "either it was told that it lives, or it is dead");
         }
     })
@@ -99,7 +99,7 @@ async fn nobody_expires_within_a_lease_time_after_a_silence_of_all_schedulers() 
         let mut conn = desk.store.vital().await.expect("connects");
         let held_back = async || {
             let expired = desk.expire(warden).await.expect("the warden");
-            assert!(expired.sessions == 0 || !expired.held_back);
+            assert!(expired.sessions.is_empty() || !expired.held_back);
             expired.held_back
         };
         db.silence_schedulers(GAP * 2).await;
@@ -125,7 +125,7 @@ async fn second_scheduler_that_starts_brings_no_grace() {
         let owner = desk.session().await;
         db.expire_session(owner.session_no).await;
         let warden = desk.warden().await;
-        assert_eq!(desk.expire(warden).await.expect("the warden").sessions, 1);
+        assert_eq!(desk.expire(warden).await.expect("the warden").sessions.len(), 1);
     })
     .await;
 }
@@ -297,7 +297,7 @@ async fn stale_warden_changes_nothing() {
         assert!(refused(Warden(0)).await && refused(Warden(-1)).await && refused(Warden(fresh.0 + 1)).await);
         assert!(!note_pass(&mut conn, stale).await.expect("answers"));
         assert_eq!(db.number("select count(*) from fencepost.worker_session where dead").await, 0);
-        assert_eq!(desk.expire(fresh).await.expect("the warden").sessions, 1);
+        assert_eq!(desk.expire(fresh).await.expect("the warden").sessions.len(), 1);
         assert!(desk.reap(stale, 10).await.is_none());
         assert_eq!(desk.reap(fresh, 10).await.expect("the warden").leases, 1);
     })
@@ -330,14 +330,29 @@ async fn maintenance_is_handed_over_only_between_two_pages() {
 }
 
 #[tokio::test]
-async fn last_pass_is_known_to_all() {
+async fn pass_ends_once_no_dead_session_holds_a_lease() {
     db_test(async |db| {
         let desk = Desk::open(db).await;
-        let mut conn = desk.store.vital().await.expect("connects");
-        assert_eq!(passed_ago(&mut conn).await.expect("reads"), None);
+        desk.add_many(1).await;
+        let owner = desk.session().await;
+        desk.claim(&[(owner, 1)]).await;
         let warden = desk.warden().await;
-        assert!(note_pass(&mut conn, warden).await.expect("notes"));
-        assert!(passed_ago(&mut conn).await.expect("reads").expect("a pass") < Duration::from_secs(10));
+        let mut conn = desk.store.vital().await.expect("connects");
+        let passed_ago = async || {
+            let mut conn = desk.store.hot().await.expect("connects");
+            queue_store::look_out(&mut conn, &[]).await.expect("looks").passed_ago
+        };
+        db.expire_session(owner.session_no).await;
+        let expired = desk.expire(warden).await.expect("the warden").sessions;
+        assert_eq!((expired.len(), expired[0].leases, &*expired[0].worker), (1, 1, "worker-1"));
+        assert_eq!(finish_pass(&mut conn, warden, true).await.expect("answers"), Some(false));
+        assert_eq!(passed_ago().await, None, "there is something to reap, so it has not ended");
+        desk.reap(warden, 10).await.expect("still the warden");
+        assert_eq!(finish_pass(&mut conn, warden, false).await.expect("answers"), Some(true));
+        assert!(passed_ago().await.expect("a pass") < Duration::from_secs(10));
+        assert_eq!(finish_pass(&mut conn, warden, true).await.expect("answers"), Some(true));
+        assert!(desk.acquire("another", None).await.is_some(), "it was given back");
+        assert_eq!(finish_pass(&mut conn, warden, true).await.expect("answers"), None, "and is lost");
     })
     .await;
 }
@@ -351,7 +366,7 @@ async fn session_taken_up_again_before_it_is_marked_lives_on() {
         db.expire_session(owner.session_no).await;
         desk.greet(&worker).await;
         let warden = desk.warden().await;
-        assert_eq!(desk.expire(warden).await.expect("the warden").sessions, 0);
+        assert_eq!(desk.expire(warden).await.expect("the warden").sessions.len(), 0);
     })
     .await;
 }

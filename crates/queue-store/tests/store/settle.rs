@@ -196,7 +196,7 @@ async fn expired_but_unreaped_lease_is_still_settled_by_its_holder() {
         assert!(desk.succeed(holder(&held[0])).await.is_some());
         // Also once the session is dead: the row decides, and it is there until it is taken back.
         let warden = desk.warden().await;
-        assert_eq!(desk.expire(warden).await.expect("the warden").sessions, 1);
+        assert_eq!(desk.expire(warden).await.expect("the warden").sessions.len(), 1);
         assert!(desk.succeed(holder(&held[1])).await.is_some());
         assert_eq!(desk.reap(warden, 10).await.expect("the warden").leases, 0);
         assert_eq!(desk.look(ids[1]).await.state, JobState::Succeeded);

@@ -37,6 +37,23 @@ async fn an_acknowledged_lease_is_kept_as_long_as_heartbeats_go_on() {
 }
 
 #[tokio::test]
+async fn heartbeats_that_come_together_are_renewed_in_one_statement() {
+    with_scheduler(async |db, scheduler| {
+        let mut hands = Vec::new();
+        for _ in 0..20 {
+            hands.push(Hand::open(scheduler, &["q"], &["k"]).await);
+        }
+        for renewed in futures::future::join_all(hands.iter_mut().map(|hand| hand.beat(&[]))).await {
+            let next = Duration::try_from(renewed.next_heartbeat.expect("a pace")).expect("a time");
+            assert!(next <= Duration::from_secs(5), "a third of the lease time at most");
+        }
+        let commits = db.number("select count(distinct xmin::text) from fencepost.worker_session").await;
+        assert!(commits <= 2, "{commits} commits for the heartbeats of 20 workers");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_silent_workers_job_goes_to_another_with_a_larger_token_and_late_writes_are_fenced() {
     with_scheduler(async |db, scheduler| {
         let id = scheduler.enqueue(job("q", "k")).await;

@@ -38,6 +38,7 @@ pub struct Session {
     quiet: Arc<AtomicBool>,
     renewing: Arc<AtomicBool>,
     ttl: Arc<std::sync::Mutex<Duration>>,
+    pace: Arc<std::sync::Mutex<Option<Duration>>>,
     closed: CancellationToken,
     /// The last total of credits.
     pub credit: u64,
@@ -126,11 +127,12 @@ impl WorkService for Service {
             quiet: Arc::new(AtomicBool::new(true)),
             renewing: Arc::new(AtomicBool::new(true)),
             ttl: Arc::default(),
+            pace: Arc::default(),
             closed: CancellationToken::new(),
             credit: 0,
         };
         let (quiet, renewing, ttl) = (session.quiet.clone(), session.renewing.clone(), session.ttl.clone());
-        let closed = session.closed.clone();
+        let (pace, closed) = (session.pace.clone(), session.closed.clone());
         tokio::spawn(async move {
             loop {
                 let message = tokio::select! {
@@ -146,7 +148,8 @@ impl WorkService for Service {
                     && renewing.load(Ordering::SeqCst)
                 {
                     let lease_ttl = Some(millis(*ttl.lock().unwrap()));
-                    let renewed = v1::Renewed { sequence: beat.sequence, lease_ttl, lost: Vec::new() };
+                    let next_heartbeat = pace.lock().unwrap().map(millis);
+                    let renewed = v1::Renewed { sequence: beat.sequence, lease_ttl, lost: Vec::new(), next_heartbeat };
                     say(&responses, &quiet, work_response::Message::Renewed(renewed)).await;
                 }
                 // The test may not look any more.
@@ -170,9 +173,13 @@ async fn say(
 
 impl Session {
     pub async fn welcome(&self, ttl: Duration, lost: Vec<v1::LeaseRef>) {
+        self.welcome_to_beat((ttl / 10).min(PING), ttl, lost).await;
+    }
+
+    pub async fn welcome_to_beat(&self, interval: Duration, ttl: Duration, lost: Vec<v1::LeaseRef>) {
         *self.ttl.lock().unwrap() = ttl;
         self.send(work_response::Message::Welcome(v1::Welcome {
-            heartbeat_interval: Some(millis((ttl / 10).min(PING))),
+            heartbeat_interval: Some(millis(interval)),
             lease_ttl: Some(millis(ttl)),
             server_build: "played".to_owned(),
             lost,
@@ -201,6 +208,11 @@ impl Session {
         self.renewing.store(false, Ordering::SeqCst);
     }
 
+    /// Asks in each answer for the next heartbeat after so long.
+    pub fn pace(&self, next: Duration) {
+        *self.pace.lock().unwrap() = Some(next);
+    }
+
     pub async fn grant(&self, grants: impl IntoIterator<Item = v1::Grant>) {
         self.send(work_response::Message::Grants(v1::Grants { grants: grants.into_iter().collect() })).await;
     }
@@ -217,7 +229,8 @@ impl Session {
     pub async fn lose(&self, job: i64) {
         let lost = vec![lease(job)];
         let lease_ttl = Some(millis(*self.ttl.lock().unwrap()));
-        self.send(work_response::Message::Renewed(v1::Renewed { sequence: 0, lease_ttl, lost })).await;
+        self.send(work_response::Message::Renewed(v1::Renewed { sequence: 0, lease_ttl, lost, next_heartbeat: None }))
+            .await;
     }
 
     /// The next message that `pick` wants.

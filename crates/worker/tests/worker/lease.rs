@@ -37,6 +37,29 @@ async fn credits_never_exceed_the_free_slots() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_follow_the_schedulers_pace_and_are_never_slower_than_the_interval() {
+    let mut fake = Fake::start();
+    let worker = run(builder(&[&fake.url]));
+    let hour = Duration::from_hours(1);
+    // Were the pace not followed, the second one would come in an hour.
+    let mut session = fake.accept().await;
+    session.pace(Duration::from_millis(20));
+    session.welcome_to_beat(hour, TTL, Vec::new()).await;
+    for sequence in 1..=3 {
+        assert_eq!(session.heartbeat().await.sequence, sequence);
+    }
+    session.end(tonic::Status::unavailable("another stream")).await;
+    // And here, if it were followed although it is slower.
+    let mut session = fake.accept().await;
+    session.pace(hour);
+    session.welcome_to_beat(Duration::from_millis(20), TTL, Vec::new()).await;
+    for sequence in 1..=3 {
+        assert_eq!(session.heartbeat().await.sequence, sequence);
+    }
+    worker.finish(session).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_beyond_the_free_slots_is_released() {
     let mut fake = Fake::start();
     let mut worker = run(builder(&[&fake.url]).concurrency(1));
