@@ -27,6 +27,9 @@ pub struct ClaimRequest {
     pub slots: Vec<SlotRequest>,
     /// Bound on the bytes of payloads and headers. One job is always taken.
     pub max_bytes: i64,
+    /// Whether no other scheduler claims. Then rows are not locked before they are deleted, which spares a record of the log
+    /// each. If another one claims all the same, the two wait for each other and find less; none takes what the other did.
+    pub alone: bool,
 }
 
 /// What a claim brought.
@@ -74,8 +77,9 @@ pub struct Claimed {
 /// Claims jobs for the slots of sessions that this scheduler still serves.
 ///
 /// Never more than the slots, and at most [`queue_core::MAX_BATCH`]. Tokens are the number of the claim, from the
-/// sequence, and the place in it: a later claim of the same job has a larger one. On [`Store::hot`](crate::Store::hot) only: the plan goes through the lane's index and deletes by
-/// the `ctid` of rows that the same statement has locked; by key it would read the lane's dead entries again.
+/// sequence, and the place in it: a later claim of the same job has a larger one. On [`Store::hot`](crate::Store::hot)
+/// only: the plan goes through the lane's index and deletes by the `ctid` of the rows that the same statement has found; by
+/// key it would read the lane's dead entries again.
 #[expect(clippy::too_many_lines, reason = "one statement")]
 pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Claim, StoreError> {
     let queues: Vec<i32> = request.lanes.iter().map(|(lane, _)| lane.queue).collect();
@@ -106,12 +110,26 @@ pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Cl
             select r.tid, row_number() over arrival as n, sum(r.size) over arrival as bytes
             from unnest($5::integer[], $6::smallint[], $7::integer[], $8::bigint[]) l (queue_id, priority, kind_id, low)
             cross join lateral (
-                select ctid as tid, position, job_id, size
-                from fencepost.ready
-                where queue_id = l.queue_id and priority = l.priority and kind_id = l.kind_id and position >= l.low
-                order by queue_id, priority, kind_id, position, job_id
-                limit (select room from slot)
-                for update skip locked
+                select *
+                from (
+                    select ctid as tid, position, job_id, size
+                    from fencepost.ready
+                    where queue_id = l.queue_id and priority = l.priority and kind_id = l.kind_id and position >= l.low
+                        and not $10
+                    order by queue_id, priority, kind_id, position, job_id
+                    limit (select room from slot)
+                    for update skip locked
+                ) locked
+                union all
+                select *
+                from (
+                    select ctid as tid, position, job_id, size
+                    from fencepost.ready
+                    where queue_id = l.queue_id and priority = l.priority and kind_id = l.kind_id and position >= l.low
+                        and $10
+                    order by queue_id, priority, kind_id, position, job_id
+                    limit (select room from slot)
+                ) unlocked
             ) r
             window arrival as (order by r.position, r.job_id rows unbounded preceding)
         ), granted as materialized (
@@ -164,6 +182,7 @@ pub async fn claim(conn: &mut PgConnection, request: &ClaimRequest) -> Result<Cl
         &kinds,
         &lows,
         request.max_bytes,
+        request.alone,
     )
     .fetch_all(conn)
     .await?;

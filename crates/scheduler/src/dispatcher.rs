@@ -290,7 +290,7 @@ impl State {
         let started: Vec<Started> = lanes.into_iter().map(|lane| self.lanes.start(lane, now)).collect();
         let max_bytes = i64::try_from(MAX_BATCH_BYTES).unwrap_or(i64::MAX);
         let lanes = started.iter().map(|started| (started.lane, started.from)).collect();
-        Some(Plan { request: ClaimRequest { lanes, slots, max_bytes }, started })
+        Some(Plan { request: ClaimRequest { lanes, slots, max_bytes, alone: false }, started })
     }
 
     /// Free slots of a profile's sessions, up to a batch; the session served first today is served last tomorrow.

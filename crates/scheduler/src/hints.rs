@@ -1,6 +1,7 @@
 //! Hints between schedulers.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,13 +28,13 @@ struct Pending {
     /// The lowest position told of each lane.
     lanes: Mutex<HashMap<Lane, i64>>,
     wake: Notify,
-    alone: std::sync::atomic::AtomicBool,
+    alone: AtomicBool,
 }
 
 impl Handle {
     /// These lanes got jobs. Without other schedulers nobody is told.
     pub fn tell(&self, hints: &[Hint]) {
-        if hints.is_empty() || self.0.alone.load(std::sync::atomic::Ordering::Relaxed) {
+        if hints.is_empty() || self.is_alone() {
             return;
         }
         let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,9 +46,14 @@ impl Handle {
         self.0.wake.notify_one();
     }
 
-    /// Whether other schedulers are alive.
-    pub fn alone(&self, alone: bool) {
-        self.0.alone.store(alone, std::sync::atomic::Ordering::Relaxed);
+    /// Whether other schedulers live is known anew.
+    pub fn set_alone(&self, alone: bool) {
+        self.0.alone.store(alone, Ordering::Relaxed);
+    }
+
+    /// Whether no other scheduler was alive at the last beat.
+    pub fn is_alone(&self) -> bool {
+        self.0.alone.load(Ordering::Relaxed)
     }
 
     /// Sends hints until told to stop.

@@ -27,7 +27,7 @@ pub async fn run(
         }
         let alive = match store.within(run_once(&store, scheduler, timing)).await {
             Ok(others) => {
-                hints.alone(others == 0);
+                hints.set_alone(others == 0);
                 telemetry::readiness().ready_for(Instant::now(), timing.gap);
                 true
             }

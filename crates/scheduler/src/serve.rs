@@ -114,7 +114,9 @@ async fn run(
     tasks.spawn("take-back writer", taking_back);
     tasks.spawn("settle writer", settling);
     tasks.spawn("renew writer", renewing);
-    tasks.spawn("claimer", claimer::run(store.clone(), dispatcher.clone(), take_back.clone(), stop.clone()));
+    let claiming =
+        claimer::run(store.clone(), dispatcher.clone(), hints.clone(), take_back.clone(), timing, stop.clone());
+    tasks.spawn("claimer", claiming);
     tasks.spawn("promoter", promoter::run(store.clone(), ready.clone(), promoter.clone(), stop.clone()));
     if !args.no_hints {
         tasks.spawn("hint listener", hints::receive(store.clone(), registry.clone(), dispatcher.clone(), stop.clone()));

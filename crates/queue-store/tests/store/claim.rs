@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use queue_core::{AttemptEnd, JobId, Priority, Token};
 use queue_store::{Claim, ClaimRequest, Claimed, Owner};
 use sqlx::Connection;
-use testbed::db_test;
+use testbed::{PATIENCE, db_test, eventually};
 use tokio::task::JoinSet;
 
 use crate::fixture::{Desk, MANY_BYTES, ending, hello, holder, job, job_of};
@@ -148,7 +148,9 @@ async fn concurrent_claimers_never_hold_the_same_lease() {
         let mut claimers = JoinSet::new();
         for n in 0..8_u32 {
             let owner = desk.session().await;
-            let (store, request) = (desk.store.clone(), desk.request(&[(owner, 5 + 7 * n)]));
+            // Some believe that they are alone.
+            let (store, alone) = (desk.store.clone(), n % 3 == 0);
+            let request = ClaimRequest { alone, ..desk.request(&[(owner, 5 + 7 * n)]) };
             claimers.spawn(async move {
                 let mut conn = store.hot().await.expect("connects");
                 let mut granted: Vec<Claimed> = Vec::new();
@@ -166,6 +168,37 @@ async fn concurrent_claimers_never_hold_the_same_lease() {
         let jobs: HashSet<_> = granted.iter().map(|job| job.job).collect();
         let tokens: HashSet<_> = granted.iter().map(|job| job.token).collect();
         assert_eq!((granted.len(), jobs.len(), tokens.len()), (JOBS, JOBS, JOBS));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn claimer_that_wrongly_believes_to_be_alone_waits_and_takes_what_is_left() {
+    db_test(async |db| {
+        let desk = Desk::open(db).await;
+        desk.add_many(5).await;
+        let owner = desk.session().await;
+        let mut conn = desk.store.hot().await.expect("connects");
+        let mut tx = conn.begin().await.expect("begins");
+        let request = ClaimRequest { alone: true, ..desk.request(&[(owner, 3)]) };
+        let first = queue_store::claim(&mut tx, &request).await.expect("claims").jobs;
+        let second = async {
+            let mut claims = vec![claim(&desk, &request).await];
+            while claims.last().is_some_and(|claim| claim.more) {
+                claims.push(claim(&desk, &request).await);
+            }
+            claims.into_iter().flat_map(|claim| claim.jobs).collect::<Vec<_>>()
+        };
+        let commit = async {
+            eventually(PATIENCE, "the other waits", async || {
+                db.number("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").await == 1
+            })
+            .await;
+            tx.commit().await.expect("commits");
+        };
+        let (second, ()) = tokio::join!(second, commit);
+        let jobs: HashSet<_> = first.iter().chain(&second).map(|job| job.job).collect();
+        assert_eq!((first.len(), second.len(), jobs.len()), (3, 2, 5));
     })
     .await;
 }

@@ -182,6 +182,7 @@ impl<'a> Desk<'a> {
             lanes: self.registry.lanes().into_iter().map(|lane| (lane, 0)).collect(),
             slots: slots.iter().map(|&(owner, slots)| SlotRequest { owner, slots }).collect(),
             max_bytes: MANY_BYTES,
+            alone: false,
         }
     }
 
