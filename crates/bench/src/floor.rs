@@ -144,7 +144,12 @@ impl Floor {
 
     async fn claim(&mut self, slots: usize) -> anyhow::Result<Claim> {
         let slots = SlotRequest { owner: self.owner, slots: u32::try_from(slots)? };
-        let request = ClaimRequest { lanes: vec![(self.row.lane, self.low)], slots: vec![slots], max_bytes: MAX_BYTES, alone: true };
+        let request = ClaimRequest {
+            lanes: vec![(self.row.lane, self.low)],
+            slots: vec![slots],
+            max_bytes: MAX_BYTES,
+            alone: true,
+        };
         let claim = claim(&mut self.hot, &request).await.context("claim a batch")?;
         // Nobody else enqueues, so nothing comes in below this millisecond any more.
         if let Some(last) = claim.jobs.iter().map(|job| job.position).max() {

@@ -33,6 +33,12 @@ impl StoreError {
         matches!(error.code().as_deref(), Some("40001" | "40P01"))
     }
 
+    /// Whether somebody held a lock for too long. The database certainly did nothing.
+    pub fn is_locked(&self) -> bool {
+        let Self::Unavailable(sqlx::Error::Database(error)) = self else { return false };
+        error.code().as_deref() == Some("55P03")
+    }
+
     /// Whether a row of the batch is to blame, so that the batch should be split.
     pub fn is_data(&self) -> bool {
         matches!(self, Self::Data(_))

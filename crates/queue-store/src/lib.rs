@@ -31,7 +31,7 @@ mod within;
 pub use claim::{Claim, ClaimRequest, Claimed, SlotRequest, claim};
 pub use connect::{Store, StoreConfig};
 pub use endings::{Ending, settle_endings};
-pub use enqueue::{EnqueueRow, Enqueued, enqueue};
+pub use enqueue::{EnqueueRow, Enqueued, enqueue, enqueue_for};
 pub use error::StoreError;
 pub use hints::{Hint, HintListener, notify};
 pub use inspect::{AttemptRecord, JobRecord, QueueCounts, expired_leases, job, queue_counts};

@@ -11,6 +11,8 @@ mod claim;
 mod constraints;
 #[path = "store/cost.rs"]
 mod cost;
+#[path = "store/direct.rs"]
+mod direct;
 #[path = "store/endings.rs"]
 mod endings;
 #[path = "store/enqueue.rs"]

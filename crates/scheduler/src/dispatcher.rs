@@ -3,7 +3,7 @@
 //! Its state is small and behind one lock that is never held across an await. Everybody who changes it wakes the loop; an
 //! idle scheduler does nothing here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::lanes::{Lanes, Started};
 use crate::profile::{Profile, Wants};
+use crate::seat::{Seat, requests};
 
 /// Lanes of one claim. Each may have a batch of rows locked for the time of the statement.
 const LANES_PER_CLAIM: usize = 16;
@@ -34,38 +35,6 @@ struct State {
     seats: HashMap<i64, Seat>,
     /// The profile that is looked at first: they take turns.
     turn: usize,
-}
-
-/// One connected session.
-struct Seat {
-    owner: Owner,
-    /// Jobs that the worker had room for since its stream began.
-    credit: u64,
-    /// Jobs granted since then.
-    granted: u64,
-    /// Whether its worker acknowledges what it is granted. Until it has done so, and after it was late, it gets one job at
-    /// a time: one that is silent by mistake would take whole queues and keep them for the time of the acknowledgement.
-    trusted: bool,
-    /// Of the jobs granted to a worker that is not trusted: how many were acknowledged or taken back.
-    resolved: u64,
-    /// Whether its worker wants no more. The seat stays until the stream ends, or another one of the session takes it.
-    closed: bool,
-    /// Dropped when the seat goes to another stream or the session turns out to be lost: that tells the stream.
-    grants: mpsc::Sender<Vec<Claimed>>,
-}
-
-impl Seat {
-    /// Slots that the worker has free.
-    fn room(&self) -> u64 {
-        if self.closed { 0 } else { self.credit.saturating_sub(self.granted) }
-    }
-
-    /// Slots that may be filled now.
-    fn free(&self) -> u32 {
-        let unresolved = self.granted.saturating_sub(self.resolved);
-        let bound = if self.trusted { u64::MAX } else { 1_u64.saturating_sub(unresolved) };
-        self.room().min(bound).try_into().unwrap_or(u32::MAX)
-    }
 }
 
 /// A claim that is to be made.
@@ -143,8 +112,7 @@ impl Handle {
             return;
         }
         state.leave(owner.session_no);
-        let seat = Seat { owner, credit: 0, granted: 0, trusted: false, resolved: 0, closed: false, grants };
-        state.seats.insert(owner.session_no, seat);
+        state.seats.insert(owner.session_no, Seat::new(owner, grants));
         state.profile(wants, &self.0.registry).sessions.push(owner.session_no);
     }
 
@@ -218,13 +186,53 @@ impl Handle {
 
     /// A claim brought this. Returns the leases of sessions that have gone meanwhile.
     pub fn granted(&self, plan: &Plan, claim: Claim) -> Vec<(Claimed, Owner)> {
-        self.state().granted(plan, claim)
+        let mut state = self.state();
+        state.unreserve(&plan.request.slots);
+        state.granted(plan, claim)
     }
 
     /// A claim failed. Whether it was committed is unknown: its rows may come back.
     pub fn failed(&self, plan: &Plan) {
         let mut state = self.state();
+        state.unreserve(&plan.request.slots);
         plan.started.iter().for_each(|started| state.lanes.doubt(started.lane));
+    }
+
+    /// Slots for new jobs of these lanes, one each, if nothing else waits for them and there are enough for all; otherwise
+    /// none at all. They stay reserved until they are given back.
+    pub fn reserve(&self, lanes: &[Lane]) -> Vec<Owner> {
+        let mut places: BTreeMap<Lane, Vec<usize>> = BTreeMap::new();
+        for (at, &lane) in lanes.iter().enumerate() {
+            places.entry(lane).or_default().push(at);
+        }
+        let mut slots = Vec::with_capacity(lanes.len());
+        let mut state = self.state();
+        for (lane, places) in places {
+            slots.extend(places.iter().copied().zip(state.reserve(lane, places.len())));
+        }
+        slots.sort_unstable();
+        let slots: Vec<Owner> = slots.into_iter().map(|(_, owner)| owner).collect();
+        if slots.len() == lanes.len() {
+            return slots;
+        }
+        state.unreserve(&requests(&slots));
+        Vec::new()
+    }
+
+    /// Gives reserved slots back, and grants what was leased for them. Returns the leases of sessions that have gone
+    /// meanwhile.
+    pub fn leased(&self, reserved: &[Owner], jobs: Vec<Claimed>) -> Vec<(Claimed, Owner)> {
+        if reserved.is_empty() {
+            return Vec::new();
+        }
+        let slots = requests(reserved);
+        let mut state = self.state();
+        state.unreserve(&slots);
+        let orphans = state.deliver(&slots, jobs);
+        drop(state);
+        // Slots that were not filled are free for claims.
+        self.0.wake.notify_one();
+        orphans
     }
 }
 
@@ -276,6 +284,45 @@ impl State {
         profile.sessions.iter().filter_map(|session| self.seats.get(session)).map(|seat| u64::from(seat.free())).sum()
     }
 
+    /// Slots for so many new jobs of a lane, as far as there are, dealt out in turn.
+    fn reserve(&mut self, lane: Lane, jobs: usize) -> Vec<Owner> {
+        let mut owners = Vec::new();
+        if self.lanes.maybe(lane) {
+            return owners;
+        }
+        for (_, profile) in &mut self.profiles {
+            if !profile.wants(lane) || profile.first(1, |lane| self.lanes.maybe(lane)).is_some() {
+                continue;
+            }
+            profile.sessions.rotate_left(1);
+            let seats = profile.sessions.iter().filter_map(|session| self.seats.get(session));
+            let mut free: Vec<(Owner, u32)> = seats.map(|seat| (seat.owner, seat.free())).collect();
+            while owners.len() < jobs && !free.is_empty() {
+                free.retain_mut(|(owner, slots)| {
+                    if *slots > 0 && owners.len() < jobs {
+                        owners.push(*owner);
+                        *slots -= 1;
+                    }
+                    *slots > 0
+                });
+            }
+        }
+        for &owner in &owners {
+            if let Some(seat) = self.seat(owner) {
+                seat.reserved += 1;
+            }
+        }
+        owners
+    }
+
+    fn unreserve(&mut self, slots: &[SlotRequest]) {
+        for slot in slots {
+            if let Some(seat) = self.seat(slot.owner) {
+                seat.reserved = seat.reserved.saturating_sub(slot.slots.into());
+            }
+        }
+    }
+
     fn plan(&mut self, now: Instant) -> Option<Plan> {
         let count = self.profiles.len();
         self.turn = self.turn.wrapping_add(1);
@@ -299,9 +346,11 @@ impl State {
         sessions.rotate_left(1);
         let mut left = u32::try_from(MAX_BATCH).unwrap_or(u32::MAX);
         let mut slots = Vec::new();
-        for seat in sessions.iter().filter_map(|session| self.seats.get(session)) {
+        for session in sessions.iter() {
+            let Some(seat) = self.seats.get_mut(session) else { continue };
             let taken = seat.free().min(left);
             if taken > 0 {
+                seat.reserved += u64::from(taken);
                 slots.push(SlotRequest { owner: seat.owner, slots: taken });
                 left -= taken;
             }
@@ -324,12 +373,17 @@ impl State {
             let highest = claim.jobs.iter().filter(|job| job.lane == started.lane).map(|job| job.position).max();
             self.lanes.end(started, highest, !claim.more, claim.now);
         }
+        self.deliver(&plan.request.slots, claim.jobs)
+    }
+
+    /// Hands new leases to the streams of their sessions. Returns those of sessions that have gone meanwhile.
+    fn deliver(&mut self, slots: &[SlotRequest], jobs: Vec<Claimed>) -> Vec<(Claimed, Owner)> {
         let mut by_session: HashMap<i64, Vec<Claimed>> = HashMap::new();
-        for job in claim.jobs {
+        for job in jobs {
             by_session.entry(job.session_no).or_default().push(job);
         }
         let mut orphans = Vec::new();
-        for slot in &plan.request.slots {
+        for slot in slots {
             let Some(jobs) = by_session.remove(&slot.owner.session_no) else { continue };
             let count = jobs.len() as u64;
             let refused = match self.seat(slot.owner) {
@@ -386,6 +440,32 @@ mod tests {
         let (third, _thirds) = enter(&handle, 3);
         assert!(handle.is_replaced(second) && !handle.is_replaced(third));
         assert_eq!(seconds.try_recv().unwrap_err(), TryRecvError::Disconnected);
+    }
+
+    #[test]
+    fn slots_are_reserved_for_new_jobs_only_while_nothing_waits_and_are_never_given_twice() {
+        let handle = handle();
+        let (owner, _grants) = enter(&handle, 1);
+        let (lane, other) = (Lane { queue: 1, priority: 4, kind: 1 }, Lane { queue: 1, priority: 0, kind: 1 });
+        handle.credit(owner, 3);
+        handle.trust(owner);
+        assert_eq!(handle.reserve(&[lane]), [], "the lane is not known");
+        for lane in [lane, other] {
+            handle.state().lanes.learn(lane, Instant::now());
+            handle.state().profiles[0].1.fit(lane);
+        }
+        assert_eq!(handle.reserve(&[lane, other]), [owner, owner]);
+        assert_eq!(handle.reserve(&[lane, other]), [], "one is left: not enough for both");
+        assert_eq!(handle.reserve(&[other]), [owner]);
+        assert!(handle.plan().is_none(), "nor is any left for a claim");
+        handle.leased(&[owner], Vec::new());
+        handle.hint(&[Hint::anywhere(other)]);
+        assert_eq!(handle.reserve(&[lane]), [], "something waits for this slot, whatever its priority");
+        let plan = handle.plan().expect("a claim");
+        assert_eq!(plan.request.slots, [SlotRequest { owner, slots: 1 }]);
+        assert!(handle.plan().is_none(), "its slots are reserved while it is under way");
+        handle.failed(&plan);
+        assert_eq!(free(&handle, owner), Some(1));
     }
 
     #[test]

@@ -2,20 +2,23 @@
 //!
 //! While a batch is on its way, the next one gathers. One that is full already does not wait: it goes on a connection of its
 //! own, so that one commits while the database works on the other.
+//!
+//! Jobs that free slots wait for are leased by the very statement that stores them: one commit until their handlers start.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use queue_core::{MAX_BATCH, NewJob, Start};
-use queue_store::{EnqueueRow, Enqueued, Hint, Lane, Line, Registry, Store, StoreError, enqueue};
+use queue_core::{JobId, MAX_BATCH, NewJob, Start};
+use queue_store::{Claimed, EnqueueRow, Enqueued, Hint, Lane, Line, Owner, Registry, Store, StoreError, enqueue_for};
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use tonic::Status;
 
 use crate::ready::Ready;
-use crate::{batch, promoter, status};
+use crate::{batch, metrics, promoter, status, take_back};
 
 /// Requests that wait for the writer.
 const QUEUED_REQUESTS: usize = 4_096;
@@ -56,9 +59,10 @@ impl EnqueueWriter {
         registry: Arc<Registry>,
         ready: Ready,
         promoter: promoter::Handle,
+        take_back: take_back::Handle,
     ) -> (Self, impl Future<Output = anyhow::Result<()>>) {
         let (requests, queue) = mpsc::channel(QUEUED_REQUESTS);
-        let task = Task { store: store.clone(), ready, promoter };
+        let task = Task { store: store.clone(), ready, promoter, take_back };
         let room = Arc::new(Semaphore::new(QUEUED_KIB));
         let handle = Self { requests, room, registry, registering: Arc::default(), store };
         (handle, task.run(queue))
@@ -137,6 +141,7 @@ struct Task {
     store: Store,
     ready: Ready,
     promoter: promoter::Handle,
+    take_back: take_back::Handle,
 }
 
 /// Requests that wait for a connection.
@@ -207,9 +212,18 @@ impl Task {
 
     /// Stores a batch, splitting it around rows that the database refuses: one bad row never refuses its neighbours.
     async fn commit(&self, line: &mut Line, rows: &[EnqueueRow]) -> Vec<Answer> {
-        match self.store.within(store_rows(line, rows)).await {
-            Ok(stored) => {
-                self.tell(rows, &stored);
+        let lanes: Vec<Lane> = rows.iter().map(|row| row.lane).collect();
+        let due = rows.iter().all(|row| row.job.start == Start::Now);
+        let slots = if due { self.ready.dispatcher.reserve(&lanes) } else { Vec::new() };
+        let stored = self.store.within(store_rows(line, rows, &slots)).await;
+        if stored.is_err() {
+            // What an unanswered commit leased no worker lists in its heartbeats: they bring it back.
+            self.grant(&slots, Vec::new());
+        }
+        match stored {
+            Ok((stored, leases)) => {
+                self.tell(rows, &stored, &leases);
+                self.grant(&slots, leases);
                 stored.into_iter().map(Ok).collect()
             }
             Err(error) if error.is_data() && rows.len() > 1 => {
@@ -226,7 +240,19 @@ impl Task {
         }
     }
 
-    fn tell(&self, rows: &[EnqueueRow], stored: &[Enqueued]) {
+    /// Sends what was leased at once to its workers, and gives the other slots back.
+    fn grant(&self, slots: &[Owner], leases: Vec<Claimed>) {
+        if !leases.is_empty() {
+            metrics::claimed(leases.len());
+        }
+        for (job, owner) in self.ready.dispatcher.leased(slots, leases) {
+            self.take_back.undelivered(owner, job.job, job.token);
+        }
+    }
+
+    /// Wakes whoever has to do with jobs that wait.
+    fn tell(&self, rows: &[EnqueueRow], stored: &[Enqueued], leases: &[Claimed]) {
+        let leased: HashSet<JobId> = leases.iter().map(|lease| lease.job).collect();
         let mut hints: Vec<Hint> = Vec::new();
         let mut later = false;
         for (row, stored) in rows.iter().zip(stored) {
@@ -234,7 +260,7 @@ impl Task {
             let Enqueued::New(job) = stored else { continue };
             later |= row.job.start != Start::Now;
             // A given time may be in the past, which only the database can tell.
-            if matches!(row.job.start, Start::After(_)) {
+            if matches!(row.job.start, Start::After(_)) || leased.contains(job) {
                 continue;
             }
             match hints.last_mut() {
@@ -249,12 +275,16 @@ impl Task {
     }
 }
 
-async fn store_rows(line: &mut Line, rows: &[EnqueueRow]) -> Result<Vec<Enqueued>, StoreError> {
+async fn store_rows(
+    line: &mut Line,
+    rows: &[EnqueueRow],
+    slots: &[Owner],
+) -> Result<(Vec<Enqueued>, Vec<Claimed>), StoreError> {
     let mut conn = line.take().await?;
     let mut tries = 0;
     loop {
         tries += 1;
-        match enqueue(&mut conn, rows).await {
+        match enqueue_for(&mut conn, rows, slots).await {
             Ok(stored) => {
                 line.keep(conn);
                 return Ok(stored);

@@ -28,6 +28,7 @@ mod queue_service;
 mod ready;
 mod reaping;
 mod renew_writer;
+mod seat;
 mod serve;
 mod server;
 mod session;

@@ -43,10 +43,14 @@ impl Profile {
         };
         let Some(rank) = self.queues.iter().position(|wanted| *wanted == queue) else { return };
         if self.kinds.contains(&kind) {
-            let tier = self.tiers.entry((rank, -lane.priority)).or_default();
-            if !tier.contains(&lane) {
-                tier.push(lane);
-            }
+            self.add(rank, lane);
+        }
+    }
+
+    fn add(&mut self, rank: usize, lane: Lane) {
+        let tier = self.tiers.entry((rank, -lane.priority)).or_default();
+        if !tier.contains(&lane) {
+            tier.push(lane);
         }
     }
 
@@ -58,8 +62,21 @@ impl Profile {
         })
     }
 
+    /// Whether a lane fits.
+    pub fn wants(&self, lane: Lane) -> bool {
+        self.lanes().any(|wanted| wanted == lane)
+    }
+
     /// All lanes that fit.
     pub fn lanes(&self) -> impl Iterator<Item = Lane> + '_ {
         self.tiers.values().flatten().copied()
+    }
+}
+
+#[cfg(test)]
+impl Profile {
+    /// Has a lane fit.
+    pub fn fit(&mut self, lane: Lane) {
+        self.add(0, lane);
     }
 }

@@ -103,9 +103,14 @@ async fn run(
     let ready = Ready { dispatcher: dispatcher.clone(), hints: hints.clone() };
     let promoter = promoter::Handle::default();
 
-    let (writer, enqueues) =
-        enqueue_writer::EnqueueWriter::new(store.clone(), registry.clone(), ready.clone(), promoter.clone());
     let (take_back, taking_back) = take_back::Handle::new(store.clone(), registry.clone(), ready.clone());
+    let (writer, enqueues) = enqueue_writer::EnqueueWriter::new(
+        store.clone(),
+        registry.clone(),
+        ready.clone(),
+        promoter.clone(),
+        take_back.clone(),
+    );
     let (settler, settling) =
         settle_writer::Handle::new(store.clone(), registry.clone(), ready.clone(), promoter.clone(), writer.clone());
     let (renewer, renewing) = renew_writer::Handle::new(store.clone(), timing, dispatcher.clone(), take_back.clone());

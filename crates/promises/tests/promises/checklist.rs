@@ -80,16 +80,17 @@ async fn a_graceful_shutdown_starts_no_new_work_after_a_completed_claim() {
         let running = enqueue(&client, job("a")).await;
         system.wrote("started", 1).await;
         let mut second = None;
-        // The claim of the second job is under way when the signal comes, and commits after it.
+        // The lease of the second job is under way when the signal comes, and commits after it.
         holding(system, NO_LEASES, async || {
-            second = Some(enqueue(&client, job("a")).await);
+            let client = client.clone();
+            second = Some(tokio::spawn(async move { enqueue(&client, job("a")).await }));
             let waiting = "select count(*) from pg_locks where relation = 'fencepost.lease'::regclass and not granted";
             system.number_is(waiting, 1).await;
             worker.terminate();
             worker.logged("\"draining\"", PATIENCE).await;
         })
         .await;
-        let second = second.expect("is enqueued");
+        let second = second.expect("begins").await.expect("is enqueued");
         let back = is(&client, second, JobState::Ready).await;
         assert_eq!((back.attempts_used, back.lease_losses), (0, 0), "it was given back and cost nothing");
         std::fs::write(system.path("go"), "").expect("lets the first job end");

@@ -26,6 +26,32 @@ fn sized(queue: &str, bytes: usize) -> v1::NewJob {
 }
 
 #[tokio::test]
+async fn a_job_that_a_free_slot_waits_for_is_leased_as_it_is_stored_unless_others_waited_before() {
+    const AT_ONCE: &str =
+        "select count(*) from fencepost.lease l join fencepost.job j on j.job_id = l.job_id and j.xmin = l.xmin";
+    with_scheduler(async |db, scheduler| {
+        let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
+        let first = scheduler.enqueue(job("q", "k")).await;
+        let held = hand.take_one().await;
+        assert_eq!((held.job_id, db.number(AT_ONCE).await), (first, 0), "it came before the slot");
+        hand.room(2).await;
+        hand.beat(std::slice::from_ref(&held)).await;
+        let mut ids = scheduler.enqueue_all(vec![job("q", "k"); 2]).await;
+        let grants = hand.accept(2).await;
+        assert_eq!(grants.iter().map(|grant| grant.job_id).collect::<Vec<_>>(), ids);
+        assert_eq!(db.number(AT_ONCE).await, 2, "one commit");
+        ids.push(scheduler.enqueue(job("q", "k")).await);
+        for grant in grants.iter().chain([&held]) {
+            assert_eq!(hand.settle(grant, succeeded()).await.verdict(), SettleVerdict::Applied);
+        }
+        let late = scheduler.enqueue(job("q", "k")).await;
+        let grants = hand.take(2).await;
+        assert_eq!(grants.iter().map(|grant| grant.job_id).collect::<Vec<_>>(), [ids[2], late], "in their order");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_unacknowledged_grant_goes_back_to_the_front_and_uses_no_attempt() {
     with_flags(&HASTY, async |_, scheduler| {
         let ids = scheduler.enqueue_all(vec![job("q", "k"); 3]).await;

@@ -169,3 +169,27 @@ async fn a_held_lock_delays_and_loses_nothing() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn locked_leases_do_not_keep_jobs_from_being_stored() {
+    db_test(async |db| {
+        let scheduler = Scheduler::start(&db.url(), &["--db-lock-timeout", "200ms"]).await;
+        scheduler.enqueue(job("q", "k")).await;
+        let mut hand = Hand::open(&scheduler, &["q"], &["k"]).await;
+        let first = hand.take_one().await;
+        hand.room(1).await;
+        hand.beat(std::slice::from_ref(&first)).await;
+        let locking = db.run("begin; lock table fencepost.lease; select pg_sleep(3); commit");
+        let storing = async {
+            let locked = "select count(*) from pg_locks where mode = 'AccessExclusiveLock' and granted
+                and relation = 'fencepost.lease'::regclass";
+            eventually(PATIENCE, "locked", async || db.number(locked).await == 1).await;
+            let id = scheduler.enqueue(job("q", "k")).await;
+            assert_eq!(db.number(locked).await, 1, "although a slot waits for it");
+            id
+        };
+        let ((), id) = tokio::join!(locking, storing);
+        assert_eq!(hand.accept(1).await[0].job_id, id);
+    })
+    .await;
+}
