@@ -74,7 +74,8 @@ impl Store {
             ("search_path", "fencepost".to_owned()),
         ]);
         // Statements that touch hot tables must go through their indexes whatever the statistics say: right after a burst
-        // the planner believes these tables empty, and would read them whole, dead rows included.
+        // the planner believes these tables empty, and would read them whole, dead rows included. They are planned once:
+        // planning takes longer than storing a job.
         let hot = base.clone().options([
             ("enable_seqscan", "off"),
             ("enable_bitmapscan", "off"),
@@ -91,18 +92,21 @@ impl Store {
                 // A broken connection shows at its first statement, which the caller repeats: no round trip for a test.
                 .test_before_acquire(false)
         };
+        // Both draw tokens.
+        let leasing = || {
+            let pool = pool(config.hot_connections);
+            pool.after_connect(|conn, _| Box::pin(scheduler::notice_failover(conn))).connect_lazy_with(hot.clone())
+        };
         Ok(Self {
-            enqueue: pool(config.hot_connections).connect_lazy_with(base.clone()),
-            hot: pool(config.hot_connections)
-                .after_connect(|conn, _| Box::pin(scheduler::notice_failover(conn)))
-                .connect_lazy_with(hot.clone()),
-            vital: pool(VITAL_CONNECTIONS).connect_lazy_with(hot),
+            enqueue: leasing(),
+            hot: leasing(),
+            vital: pool(VITAL_CONNECTIONS).connect_lazy_with(hot.clone()),
             read: pool(config.read_connections).connect_lazy_with(base),
             bound: config.connect_timeout + config.statement_timeout + ANSWER_MARGIN,
         })
     }
 
-    /// A connection for enqueues.
+    /// A connection for enqueues; its plans are held to indexes.
     pub async fn enqueue(&self) -> Result<Conn, StoreError> {
         acquire(&self.enqueue).await
     }

@@ -87,6 +87,7 @@ pub async fn enqueue_for(
 }
 
 /// What the database adds to a job that was leased at once.
+#[derive(Clone, Copy)]
 struct Lease {
     token: Token,
     session_no: i64,
@@ -254,7 +255,6 @@ async fn insert(conn: &mut PgConnection, columns: &Columns<'_>) -> Result<Vec<(u
 }
 
 /// As [`insert`], of jobs that are due and have a slot each. Returns their leases as well.
-#[expect(clippy::too_many_lines, reason = "one statement")]
 async fn insert_leased(
     conn: &mut PgConnection,
     columns: &Columns<'_>,

@@ -252,7 +252,7 @@ impl Task {
 
     /// Wakes whoever has to do with jobs that wait.
     fn tell(&self, rows: &[EnqueueRow], stored: &[Enqueued], leases: &[Claimed]) {
-        let leased: HashSet<JobId> = leases.iter().map(|lease| lease.job).collect();
+        let granted: HashSet<JobId> = leases.iter().map(|lease| lease.job).collect();
         let mut hints: Vec<Hint> = Vec::new();
         let mut later = false;
         for (row, stored) in rows.iter().zip(stored) {
@@ -260,7 +260,7 @@ impl Task {
             let Enqueued::New(job) = stored else { continue };
             later |= row.job.start != Start::Now;
             // A given time may be in the past, which only the database can tell.
-            if matches!(row.job.start, Start::After(_)) || leased.contains(job) {
+            if matches!(row.job.start, Start::After(_)) || granted.contains(job) {
                 continue;
             }
             match hints.last_mut() {

@@ -30,14 +30,16 @@ async fn first_claim_on_a_new_timeline_has_a_token_far_above_all_before() {
 #[tokio::test]
 async fn connections_that_notice_it_at_once_skip_once() {
     db_test(async |db| {
-        db.store().hot().await.expect("connects");
+        db.store().enqueue().await.expect("connects");
         db.run("update fencepost.installation set timeline = 'FFFFFFFF'").await;
         let before = db.number(SEQUENCE).await;
         let store = db.another_store();
         let mut connecting = JoinSet::new();
-        for _ in 0..8 {
+        for n in 0..8 {
             let store = store.clone();
-            connecting.spawn(async move { store.hot().await.expect("connects") });
+            // Enqueues draw tokens as well, where a slot is free.
+            let connect = async move || if n % 2 == 0 { store.hot().await } else { store.enqueue().await };
+            connecting.spawn(async move { connect().await.expect("connects") });
         }
         drop(connecting.join_all().await);
         assert_eq!(db.number(SEQUENCE).await, before + LOST);

@@ -33,7 +33,7 @@ async fn looking_tells_how_much_is_registered_and_when_the_next_job_is_due() {
         assert_eq!((seen.next_due, seen.passed_ago), (None, None));
         let before = seen.registered;
         let mut later = job_of("fax", "send", "p");
-        later.start = Start::After(Duration::from_secs(3_600));
+        later.start = Start::After(Duration::from_hours(1));
         desk.enqueue(&[later]).await;
         let seen = look_out(&mut conn, &[]).await.expect("looks");
         assert_eq!(seen.registered, desk.registry.size());
@@ -50,7 +50,7 @@ async fn promotion_of_what_became_due_lately_leaves_the_rest_to_a_full_one() {
     db_test(async |db| {
         let desk = Desk::open(db).await;
         let mut later = job("p");
-        later.start = Start::After(Duration::from_secs(3_600));
+        later.start = Start::After(Duration::from_hours(1));
         desk.enqueue(&[later.clone(), later]).await;
         db.run(
             "update fencepost.scheduled set due_at = now() - interval '5 minutes'

@@ -9,14 +9,17 @@ use queue_store::{PgConnection, Succeeding, Warden};
 use sqlx::{AssertSqlSafe, Connection};
 use testbed::{TestDatabase, db_test};
 
-use crate::fixture::{Desk, GAP, LOWS, TTL, failed, holder, job, unheld};
+use crate::fixture::{Desk, GAP, LOWS, TTL, failed, holder, job, keyed, unheld};
 
 /// Rows of each place.
 const READY: usize = 10_000;
 const LEASED: usize = 5_000;
 const SCHEDULED: usize = 5_000;
 /// Statements that must have been seen on a hot connection.
-const HOT: [&str; 14] = [
+const HOT: [&str; 17] = [
+    "enqueue",
+    "enqueue_leased",
+    "look_up_keys",
     "claim",
     "settle_succeeded",
     "settle_endings",
@@ -64,6 +67,9 @@ async fn load(desk: &Desk<'_>) {
 /// Uses every hot statement on one connection.
 async fn use_all(desk: &Desk<'_>, conn: &mut PgConnection, warden: Warden) {
     let owner = desk.session().await;
+    let rows = desk.rows(&[keyed("k", "p")]).await;
+    queue_store::enqueue(conn, &rows).await.expect("enqueues");
+    queue_store::enqueue_for(conn, &rows, &[owner]).await.expect("enqueues");
     let held = queue_store::claim(conn, &desk.request(&[(owner, 4)])).await.expect("claims").jobs;
     let row = Succeeding { holder: holder(&held[0]), result: None, effect: Some(b"e") };
     queue_store::settle_succeeded(conn, &[row]).await.expect("settles");
@@ -111,7 +117,8 @@ async fn plans(conn: &mut PgConnection) -> Vec<(String, Vec<String>)> {
 fn reads_hot_table(line: &str) -> bool {
     let Some((_, after)) = line.split_once(" on ") else { return false };
     let table = after.split(' ').next().unwrap_or_default();
-    matches!(table, "ready" | "lease" | "scheduled" | "job" | "job_kept") || table.starts_with("job_2")
+    matches!(table, "ready" | "lease" | "scheduled" | "job" | "job_kept" | "idempotency_key")
+        || table.starts_with("job_2")
 }
 
 /// What is wrong with a plan: it reads a table whole, or the whole of an index.
