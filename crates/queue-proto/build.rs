@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let files = FILES.map(|name| root.join(format!("fencepost/v1/{name}.proto")));
     let descriptors = protox::compile(files, [&root])?;
     fs::write(Path::new(&env::var("OUT_DIR")?).join("descriptors.bin"), descriptors_bytes(&descriptors))?;
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    tonic_prost_build::configure().bytes(".").codec_path("crate::codec::Codec").compile_fds(descriptors)?;
     Ok(())
 }
 

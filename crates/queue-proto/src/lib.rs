@@ -10,6 +10,7 @@ pub mod v1 {
     tonic::include_proto!("fencepost.v1");
 }
 
+mod codec;
 mod duration;
 mod job;
 mod lease;

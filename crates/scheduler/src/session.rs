@@ -35,6 +35,9 @@ const SETTLEMENTS_PER_MESSAGE: usize = MAX_CAPACITY as usize;
 /// Why a stream ends. `Ok` means that the worker has nothing left to do with it.
 type End = Result<(), Status>;
 
+/// What is said to a worker. Boxed: a channel has room for many from its start, and there are many channels.
+pub type Outbound = Box<Result<v1::WorkResponse, Status>>;
+
 /// The stream of a session that has been welcomed.
 pub struct SessionStream {
     /// What all streams share.
@@ -48,7 +51,7 @@ pub struct SessionStream {
     /// From the worker.
     pub inbound: Streaming<v1::WorkRequest>,
     /// To the worker.
-    pub outbound: mpsc::Sender<Result<v1::WorkResponse, Status>>,
+    pub outbound: mpsc::Sender<Outbound>,
     /// From the dispatcher.
     pub grants: mpsc::Receiver<Vec<Claimed>>,
     /// Largest message the worker accepts.
@@ -95,7 +98,7 @@ impl SessionStream {
         let SessionStream { outbound, mut grants, .. } = running.stream;
         if let Err(status) = end {
             tracing::debug!(session.no = owner.session_no, code = ?status.code(), reason = status.message(), "stream ended");
-            let _ = timeout(SILENCE, outbound.send(Err(status))).await;
+            let _ = timeout(SILENCE, outbound.send(Box::new(Err(status)))).await;
         }
         // What was never sent goes back. What was sent stays: the worker may have started it and died. If it lives, its
         // next Hello tells; if not, the lease is lost with its session.
@@ -347,7 +350,7 @@ impl Running {
     async fn send(&mut self, message: Response) -> End {
         self.spoke = Instant::now();
         let message = v1::WorkResponse { message: Some(message) };
-        match timeout(SILENCE, self.stream.outbound.send(Ok(message))).await {
+        match timeout(SILENCE, self.stream.outbound.send(Box::new(Ok(message)))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Status::unavailable("the worker has closed the stream")),
             Err(_) => Err(Status::unavailable("the worker reads nothing")),

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use queue_core::{AttemptEnd, MAX_CAPACITY};
 use queue_proto::v1::work_request::Message as Request;
 use queue_proto::v1::work_response::Message as Response;
@@ -161,7 +161,10 @@ impl WorkService for Work {
             max_payload_bytes: u32::try_from(self.parts.max_payload_bytes).unwrap_or(u32::MAX),
         };
         let welcome = v1::WorkResponse { message: Some(Response::Welcome(welcome)) };
-        outbound.send(Ok(welcome)).await.map_err(|_| Status::unavailable("the worker has closed the stream"))?;
+        outbound
+            .send(Box::new(Ok(welcome)))
+            .await
+            .map_err(|_| Status::unavailable("the worker has closed the stream"))?;
         let (grants_sender, grants) = mpsc::channel(MAX_CAPACITY as usize);
         self.parts.dispatcher.enter(owner, opening.wants, grants_sender);
         let stream = SessionStream {
@@ -177,6 +180,6 @@ impl WorkService for Work {
             closed: self.closed.clone(),
         };
         self.streams.spawn(stream.run());
-        Ok(Answer::new(Box::pin(ReceiverStream::new(responses))))
+        Ok(Answer::new(Box::pin(ReceiverStream::new(responses).map(|message| *message))))
     }
 }
