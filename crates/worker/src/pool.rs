@@ -1,19 +1,24 @@
 //! A bounded pool of runners within this process, usable without any scheduler.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SemaphorePermit, TryAcquireError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Runners of one pool at most.
 pub const MAX_RUNNERS: usize = 10_000;
+/// A job that waits although a runner is free gets a thread within this. The runtime may leave a task behind another that
+/// blocks its thread until something wakes an idle one.
+const NUDGE_AFTER: Duration = Duration::from_millis(10);
 /// Jobs that one pool may buffer at most.
 pub const MAX_POOL_QUEUE: usize = 1_000_000;
 
@@ -84,17 +89,18 @@ pub struct PoolReport {
 pub struct Pool(Arc<Inner>);
 
 struct Inner {
-    // None once the pool is shut down.
-    queue: Mutex<Option<mpsc::Sender<Job>>>,
-    // Fires when intake ends, so that nobody waits for room any more.
-    closed: CancellationToken,
     runners: TaskTracker,
     shared: Arc<Shared>,
 }
 
-/// What runners see. The queue is not in it: it must close when the last handle of the pool is dropped.
-#[derive(Default)]
+/// What runners see. They end once the queue is closed, which happens with the last handle of the pool at the latest.
 struct Shared {
+    queue: Mutex<Queue>,
+    // One permit for each job in the queue. Whoever submits a job wakes a runner that waits for it, and nobody else does:
+    // were it another runner, its thread might be blocked by a job before the woken one gets its turn there.
+    available: Semaphore,
+    // One permit for each free place in the queue.
+    room: Semaphore,
     // Given to every job.
     cancel: CancellationToken,
     waiting: AtomicUsize,
@@ -102,6 +108,21 @@ struct Shared {
     dropped: AtomicU64,
     panicked: AtomicU64,
     abandoned: AtomicU64,
+    runners: usize,
+    // Whether the nudger is about to look.
+    armed: AtomicBool,
+    nudger: OnceLock<Thread>,
+}
+
+struct Queue {
+    jobs: VecDeque<Job>,
+    open: bool,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
 }
 
 impl Pool {
@@ -109,20 +130,31 @@ impl Pool {
     ///
     /// Both are brought within 1 to [`MAX_RUNNERS`] and [`MAX_POOL_QUEUE`].
     pub fn new(runners: usize, queue: usize) -> Self {
-        let (sender, receiver) = mpsc::channel(queue.clamp(1, MAX_POOL_QUEUE));
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue { jobs: VecDeque::new(), open: true }),
+            available: Semaphore::new(0),
+            room: Semaphore::new(queue.clamp(1, MAX_POOL_QUEUE)),
+            cancel: CancellationToken::new(),
+            waiting: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
+            panicked: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
+            runners: runners.clamp(1, MAX_RUNNERS),
+            armed: AtomicBool::new(false),
+            nudger: OnceLock::new(),
+        });
+        let (pool, runtime) = (Arc::downgrade(&shared), Handle::current());
+        // Without it jobs that block their threads may hold others up, as in any pool on this runtime.
+        if let Ok(nudger) = thread::Builder::new().name("pool-nudge".to_owned()).spawn(move || nudge(&pool, &runtime)) {
+            let _ = shared.nudger.set(nudger.thread().clone());
+        }
         let runner_tasks = TaskTracker::new();
-        let receiver = Arc::new(AsyncMutex::new(receiver));
-        for _ in 0..runners.clamp(1, MAX_RUNNERS) {
-            runner_tasks.spawn(run(receiver.clone(), shared.clone()));
+        for _ in 0..shared.runners {
+            runner_tasks.spawn(run(shared.clone()));
         }
         runner_tasks.close();
-        Self(Arc::new(Inner {
-            queue: Mutex::new(Some(sender)),
-            closed: CancellationToken::new(),
-            runners: runner_tasks,
-            shared,
-        }))
+        Self(Arc::new(Inner { runners: runner_tasks, shared }))
     }
 
     /// Hands a job over; `when_full` says what happens if there is no room.
@@ -145,17 +177,10 @@ impl Pool {
                 other => other.map(|()| Submitted::Accepted),
             },
             WhenFull::Block => {
-                let sender = self.sender()?;
-                tokio::select! {
-                    biased;
-                    () = self.0.closed.cancelled() => Err(SubmitError::ShutDown),
-                    room = sender.reserve() => {
-                        let room = room.map_err(|_| SubmitError::ShutDown)?;
-                        self.0.shared.waiting.fetch_add(1, Ordering::Relaxed);
-                        room.send(boxed(job));
-                        Ok(Submitted::Accepted)
-                    }
-                }
+                let room = self.0.shared.room.acquire().await.map_err(|_| SubmitError::ShutDown)?;
+                self.0.shared.push(boxed(job))?;
+                room.forget();
+                Ok(Submitted::Accepted)
             }
         }
     }
@@ -168,14 +193,14 @@ impl Pool {
         F: FnOnce(CancellationToken) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        match self.sender()?.try_reserve() {
+        match self.0.shared.room.try_acquire() {
             Ok(room) => {
-                self.0.shared.waiting.fetch_add(1, Ordering::Relaxed);
-                room.send(boxed(job));
+                self.0.shared.push(boxed(job))?;
+                room.forget();
                 Ok(())
             }
-            Err(TrySendError::Full(())) => Err(SubmitError::Full),
-            Err(TrySendError::Closed(())) => Err(SubmitError::ShutDown),
+            Err(TryAcquireError::NoPermits) => Err(SubmitError::Full),
+            Err(TryAcquireError::Closed) => Err(SubmitError::ShutDown),
         }
     }
 
@@ -215,24 +240,90 @@ impl Pool {
 
     /// Takes no more jobs. Those that are buffered still run.
     pub fn close(&self) {
-        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.0.closed.cancel();
-    }
-
-    fn sender(&self) -> Result<mpsc::Sender<Job>, SubmitError> {
-        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(SubmitError::ShutDown)
+        self.0.shared.close();
     }
 }
 
-async fn run(queue: Arc<AsyncMutex<mpsc::Receiver<Job>>>, pool: Arc<Shared>) {
-    loop {
-        // One runner waits for the next job, the others for their turn to.
-        let next = queue.lock().await.recv().await;
-        let Some(job) = next else { return };
-        // Letting go of the queue woke the next runner, in a slot of this thread that no other thread takes from. It has
-        // to run before a job that may block this thread, or the jobs behind it would wait although threads are idle.
-        tokio::task::yield_now().await;
-        pool.waiting.fetch_sub(1, Ordering::Relaxed);
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a job into its place in the queue.
+    fn push(&self, job: Job) -> Result<(), SubmitError> {
+        let mut queue = self.queue();
+        if !queue.open {
+            return Err(SubmitError::ShutDown);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        queue.jobs.push_back(job);
+        drop(queue);
+        self.available.add_permits(1);
+        if !self.armed.swap(true, Ordering::SeqCst)
+            && let Some(nudger) = self.nudger.get()
+        {
+            nudger.unpark();
+        }
+        Ok(())
+    }
+
+    /// Whether a job waits for a runner although one is free.
+    fn is_stuck(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0 && self.running.load(Ordering::SeqCst) < self.runners
+    }
+
+    /// The next job; `None` once there will be no more.
+    async fn next(&self) -> Option<Job> {
+        loop {
+            let open = self.available.acquire().await.map(SemaphorePermit::forget).is_ok();
+            let job = self.queue().jobs.pop_front();
+            match job {
+                Some(job) => {
+                    self.waiting.fetch_sub(1, Ordering::Relaxed);
+                    self.room.add_permits(1);
+                    return Some(job);
+                }
+                None if open => {}
+                None => return None,
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.queue().open = false;
+        // Nobody waits for room any more, and runners take what is left and end.
+        self.room.close();
+        self.available.close();
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(nudger) = self.nudger.get() {
+            nudger.unpark();
+        }
+    }
+}
+
+/// Looks a little after jobs were submitted whether one of them is stuck, and has the runtime wake an idle thread then, which
+/// takes over what another cannot get to. Ends with the pool.
+fn nudge(pool: &Weak<Shared>, runtime: &Handle) {
+    while pool.strong_count() > 0 {
+        thread::park();
+        thread::park_timeout(NUDGE_AFTER);
+        let Some(pool) = pool.upgrade() else { return };
+        pool.armed.store(false, Ordering::SeqCst);
+        if pool.is_stuck() {
+            runtime.spawn(async {});
+            // Look again.
+            pool.armed.store(true, Ordering::SeqCst);
+            thread::current().unpark();
+        }
+    }
+}
+
+async fn run(pool: Arc<Shared>) {
+    while let Some(job) = pool.next().await {
         if pool.cancel.is_cancelled() {
             pool.abandoned.fetch_add(1, Ordering::Relaxed);
             continue;
@@ -257,176 +348,4 @@ where
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
-
-    use tokio::sync::{Notify, Semaphore};
-
-    use super::{Pool, SubmitError, Submitted, WhenFull};
-
-    const LONG: Duration = Duration::from_secs(30);
-
-    /// A pool of one runner that is busy until `release` is notified, and a queue of one that is full.
-    async fn full_pool() -> (Pool, Arc<Semaphore>) {
-        let pool = Pool::new(1, 1);
-        let release = Arc::new(Semaphore::new(0));
-        let started = Arc::new(Notify::new());
-        for _ in 0..2 {
-            let (release, begun) = (release.clone(), started.clone());
-            pool.submit(WhenFull::Block, move |_| async move {
-                begun.notify_one();
-                release.acquire().await.unwrap().forget();
-            })
-            .await
-            .unwrap();
-            if pool.running() == 0 {
-                started.notified().await;
-            }
-        }
-        (pool, release)
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn every_job_is_processed_exactly_once_across_8_runners_and_500_jobs() {
-        let pool = Pool::new(8, 16);
-        let counts: Arc<Vec<AtomicUsize>> = Arc::new((0..500).map(|_| AtomicUsize::new(0)).collect());
-        for job in 0..500 {
-            let counts = counts.clone();
-            let submitted = pool.submit(WhenFull::Block, move |_| async move {
-                tokio::task::yield_now().await;
-                counts[job].fetch_add(1, Ordering::SeqCst);
-            });
-            assert_eq!(submitted.await, Ok(Submitted::Accepted));
-        }
-        assert!(!pool.shutdown(LONG).await.timed_out);
-        assert!(counts.iter().all(|count| count.load(Ordering::SeqCst) == 1));
-    }
-
-    #[tokio::test]
-    async fn five_jobs_survive_a_sixth_that_panics() {
-        let pool = Pool::new(1, 6);
-        let done = Arc::new(AtomicUsize::new(0));
-        for job in 0..6 {
-            let done = done.clone();
-            pool.submit(WhenFull::Block, move |_| async move {
-                assert_ne!(job, 2, "this one panics");
-                done.fetch_add(1, Ordering::SeqCst);
-            })
-            .await
-            .unwrap();
-        }
-        pool.shutdown(LONG).await;
-        assert_eq!((done.load(Ordering::SeqCst), pool.panicked()), (5, 1));
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_job_that_blocks_its_thread_does_not_hold_up_the_next_one() {
-        for _ in 0..50 {
-            let pool = Pool::new(2, 2);
-            let (go, wait) = std::sync::mpsc::channel::<()>();
-            let (done, second) = tokio::sync::oneshot::channel();
-            pool.submit(WhenFull::Block, |_| async move { assert!(wait.recv().is_err()) }).await.unwrap();
-            pool.submit(WhenFull::Block, |_| async move { done.send(()).unwrap() }).await.unwrap();
-            tokio::time::timeout(LONG, second).await.unwrap().unwrap();
-            drop(go);
-            pool.shutdown(LONG).await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_panic_before_the_first_await_is_caught_too() {
-        let pool = Pool::new(1, 2);
-        let done = Arc::new(AtomicUsize::new(0));
-        let panics = |_| -> std::future::Ready<()> { panic!("before any future exists") };
-        pool.submit(WhenFull::Block, panics).await.unwrap();
-        let counted = done.clone();
-        pool.submit(WhenFull::Block, |_| async move {
-            counted.fetch_add(1, Ordering::SeqCst);
-        })
-        .await
-        .unwrap();
-        pool.shutdown(LONG).await;
-        assert_eq!((done.load(Ordering::SeqCst), pool.panicked()), (1, 1));
-    }
-
-    #[tokio::test]
-    async fn a_full_queue_rejects_drops_and_counts_or_blocks_as_asked() {
-        let (pool, release) = full_pool().await;
-        assert_eq!(pool.depth(), 1);
-        assert_eq!(pool.submit(WhenFull::Reject, |_| async {}).await, Err(SubmitError::Full));
-        assert_eq!(pool.submit(WhenFull::Drop, |_| async {}).await, Ok(Submitted::Dropped));
-        assert_eq!(pool.dropped(), 1);
-        let mut blocked = Box::pin(pool.submit(WhenFull::Block, |_| async {}));
-        assert!(futures::poll!(&mut blocked).is_pending());
-        release.add_permits(2);
-        assert_eq!(blocked.await, Ok(Submitted::Accepted));
-        assert!(!pool.shutdown(LONG).await.timed_out);
-        assert_eq!((pool.depth(), pool.running()), (0, 0));
-    }
-
-    #[tokio::test]
-    async fn what_waits_never_exceeds_the_queue_however_much_is_offered() {
-        let (pool, release) = full_pool().await;
-        for _ in 0..100_000 {
-            assert_eq!(pool.submit(WhenFull::Drop, |_| async {}).await, Ok(Submitted::Dropped));
-        }
-        assert_eq!((pool.depth(), pool.dropped()), (1, 100_000));
-        release.add_permits(2);
-        pool.shutdown(LONG).await;
-    }
-
-    #[tokio::test]
-    async fn submit_after_shutdown_is_refused_with_a_clear_error() {
-        let pool = Pool::new(1, 1);
-        pool.shutdown(LONG).await;
-        for policy in [WhenFull::Block, WhenFull::Drop, WhenFull::Reject] {
-            let error = pool.submit(policy, |_| async {}).await.unwrap_err();
-            assert_eq!(error, SubmitError::ShutDown);
-            assert!(error.to_string().contains("shut down"));
-        }
-    }
-
-    #[tokio::test]
-    async fn a_submitter_that_waits_for_room_is_refused_when_the_pool_shuts_down() {
-        let (pool, release) = full_pool().await;
-        let mut blocked = Box::pin(pool.submit(WhenFull::Block, |_| async {}));
-        assert!(futures::poll!(&mut blocked).is_pending());
-        pool.close();
-        assert_eq!(blocked.await, Err(SubmitError::ShutDown));
-        release.add_permits(2);
-        pool.shutdown(LONG).await;
-    }
-
-    #[tokio::test]
-    async fn shutdown_drains_what_is_buffered() {
-        let (pool, release) = full_pool().await;
-        release.add_permits(2);
-        let report = pool.shutdown(LONG).await;
-        assert_eq!((report.timed_out, report.abandoned, release.available_permits()), (false, 0, 0));
-    }
-
-    #[tokio::test]
-    async fn shutdown_cancels_after_its_timeout_then_still_waits_and_says_so() {
-        let pool = Pool::new(1, 1);
-        let finished = Arc::new(AtomicUsize::new(0));
-        let started = Arc::new(Notify::new());
-        let (counter, begun) = (finished.clone(), started.clone());
-        pool.submit(WhenFull::Block, |cancelled| async move {
-            begun.notify_one();
-            cancelled.cancelled().await;
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
-            counter.fetch_add(1, Ordering::SeqCst);
-        })
-        .await
-        .unwrap();
-        started.notified().await;
-        pool.submit(WhenFull::Block, |_| async { panic!("an abandoned job never starts") }).await.unwrap();
-        let report = pool.shutdown(Duration::from_millis(20)).await;
-        assert_eq!((report.timed_out, report.abandoned), (true, 1));
-        assert_eq!((finished.load(Ordering::SeqCst), pool.panicked()), (1, 0));
-    }
-}
+mod tests;
