@@ -16,6 +16,11 @@ const FIRST_RETRY_WAIT: Duration = Duration::from_millis(50);
 /// Takes what is waiting, up to about `rows` rows. `None`: nothing comes any more.
 pub async fn next<T>(queue: &mut mpsc::Receiver<T>, rows: usize, size: impl Fn(&T) -> usize) -> Option<Vec<T>> {
     let first = queue.recv().await?;
+    Some(with(first, queue, rows, size))
+}
+
+/// An item and what is waiting behind it, up to about `rows` rows.
+pub fn with<T>(first: T, queue: &mut mpsc::Receiver<T>, rows: usize, size: impl Fn(&T) -> usize) -> Vec<T> {
     let mut taken = size(&first);
     let mut batch = vec![first];
     while taken < rows {
@@ -23,7 +28,7 @@ pub async fn next<T>(queue: &mut mpsc::Receiver<T>, rows: usize, size: impl Fn(&
         taken += size(&item);
         batch.push(item);
     }
-    Some(batch)
+    batch
 }
 
 /// The waits between tries of one statement while the database is away: doubling, bounded.

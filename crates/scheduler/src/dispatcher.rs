@@ -208,7 +208,12 @@ impl Handle {
         let mut slots = Vec::with_capacity(lanes.len());
         let mut state = self.state();
         for (lane, places) in places {
-            slots.extend(places.iter().copied().zip(state.reserve(lane, places.len())));
+            let owners = state.reserve(lane, places.len());
+            let short = owners.len() < places.len();
+            slots.extend(places.into_iter().zip(owners));
+            if short {
+                break;
+            }
         }
         slots.sort_unstable();
         let slots: Vec<Owner> = slots.into_iter().map(|(_, owner)| owner).collect();
@@ -225,13 +230,15 @@ impl Handle {
         if reserved.is_empty() {
             return Vec::new();
         }
-        let slots = requests(reserved);
+        let (slots, filled) = (requests(reserved), jobs.len() == reserved.len());
         let mut state = self.state();
         state.unreserve(&slots);
         let orphans = state.deliver(&slots, jobs);
         drop(state);
-        // Slots that were not filled are free for claims.
-        self.0.wake.notify_one();
+        if !filled {
+            // The others are free for claims.
+            self.0.wake.notify_one();
+        }
         orphans
     }
 }

@@ -49,7 +49,9 @@ impl Reaping {
 
     /// Reaps the next page, or ends the pass if there is nothing to reap. `None`: the warden has lost its lease.
     pub async fn reap(&self, warden: Warden, limit: i64) -> Result<Option<Page>, StoreError> {
-        match finish_pass(&mut *self.store.vital().await?, warden, false).await? {
+        // The connection goes back first: a page takes one of its own.
+        let finished = finish_pass(&mut *self.store.vital().await?, warden, false).await?;
+        match finished {
             None => Ok(None),
             Some(true) => Ok(Some(Page { leases: 0, dead: 0 })),
             Some(false) => self.page(warden, limit).await,

@@ -127,12 +127,7 @@ async fn run(task: Task, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<(
     while let Some(first) = queue.recv().await {
         // Those that are expected at the same moment come a little apart.
         sleep(task.timing.heartbeat / GATHER).await;
-        let mut requests = vec![first];
-        while requests.len() < SESSIONS_PER_BATCH
-            && let Ok(request) = queue.try_recv()
-        {
-            requests.push(request);
-        }
+        let requests = batch::with(first, &mut queue, SESSIONS_PER_BATCH, |_| 1);
         if let Err(error) = task.store.within(task.renew(requests)).await {
             // No answer is the right answer: workers move to a scheduler that can renew.
             batch::complain("a renewal", &error);

@@ -1,5 +1,7 @@
 //! What the dispatcher knows of one connected session: how many jobs it has room for.
 
+use std::collections::BTreeMap;
+
 use queue_store::{Claimed, Owner, SlotRequest};
 use tokio::sync::mpsc;
 
@@ -45,12 +47,9 @@ impl Seat {
 
 /// How many of these slots each session has.
 pub fn requests(slots: &[Owner]) -> Vec<SlotRequest> {
-    let mut requests: Vec<SlotRequest> = Vec::new();
+    let mut counts: BTreeMap<Owner, u32> = BTreeMap::new();
     for &owner in slots {
-        match requests.iter_mut().find(|request| request.owner == owner) {
-            Some(request) => request.slots += 1,
-            None => requests.push(SlotRequest { owner, slots: 1 }),
-        }
+        *counts.entry(owner).or_default() += 1;
     }
-    requests
+    counts.into_iter().map(|(owner, slots)| SlotRequest { owner, slots }).collect()
 }
