@@ -6,6 +6,7 @@
 
 mod args;
 mod clock;
+mod commits;
 mod counters;
 mod database;
 mod fleet;

@@ -13,6 +13,7 @@ use tokio::{
 };
 
 use crate::{
+    commits::Commits,
     counters::Counters,
     database::Database,
     fleet::{Crew, Fleet},
@@ -59,6 +60,7 @@ struct Mark {
 struct Scheduler {
     program: Program,
     address: SocketAddr,
+    metrics: SocketAddr,
 }
 
 impl<'r> Stage<'r> {
@@ -74,7 +76,7 @@ impl<'r> Stage<'r> {
         Ok(stage)
     }
 
-    /// Starts one more scheduler with its default flags.
+    /// Starts one more scheduler.
     pub(crate) async fn start_scheduler(&mut self) -> anyhow::Result<()> {
         self.start_scheduler_at(free_address()?).await
     }
@@ -86,10 +88,11 @@ impl<'r> Stage<'r> {
         Ok(old.address)
     }
 
-    /// Starts a scheduler with its default flags; returns when it listens.
+    /// Starts a scheduler with its default flags and its metrics; returns when it listens.
     pub(crate) async fn start_scheduler_at(&mut self, address: SocketAddr) -> anyhow::Result<()> {
+        let metrics = free_address()?;
         let mut command = program::command(&self.rig.program("scheduler"));
-        command.args(["serve", "--listen", &address.to_string()]);
+        command.args(["serve", "--listen", &address.to_string(), "--metrics-listen", &metrics.to_string()]);
         command.env("FENCEPOST_DATABASE_URL", self.rig.scheduler_url(&self.database.psql)?);
         let name = format!("scheduler-{}", self.schedulers.len() + 1);
         let mut program = Program::start(&name, command, self.rig.logs())?;
@@ -100,7 +103,7 @@ impl<'r> Stage<'r> {
             ensure!(started.elapsed() < READY_BOUND, "the scheduler does not listen after {READY_BOUND:?}");
             sleep(PAUSE).await;
         }
-        self.schedulers.push(Scheduler { program, address });
+        self.schedulers.push(Scheduler { program, address, metrics });
         Ok(())
     }
 
@@ -123,6 +126,15 @@ impl<'r> Stage<'r> {
     /// Processes of the schedulers.
     pub(crate) fn scheduler_pids(&self) -> impl Iterator<Item = u32> {
         self.schedulers.iter().map(|scheduler| scheduler.program.pid())
+    }
+
+    /// How long the commits of all schedulers took so far, by one writer.
+    pub(crate) async fn commits(&self, writer: &str) -> anyhow::Result<Commits> {
+        let mut all = Commits::default();
+        for scheduler in &self.schedulers {
+            all.add(&Commits::read(scheduler.metrics, writer).await?);
+        }
+        Ok(all)
     }
 
     /// An error if a process has died.

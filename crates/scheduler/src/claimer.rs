@@ -4,6 +4,7 @@ use queue_store::{Claim, Line, Store, StoreError, claim};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::Writer;
 use crate::timing::Timing;
 use crate::{batch, dispatcher, hints, metrics, take_back};
 
@@ -28,8 +29,10 @@ pub async fn run(
             }
         };
         plan.request.alone = hints.is_alone() && unanswered.is_none_or(|at| at.elapsed() > timing.insert_lag);
+        let began = Instant::now();
         match store.within(attempt(&mut line, &plan)).await {
             Ok(claim) => {
+                metrics::committed(Writer::Claim, began);
                 patience = batch::Patience::default();
                 metrics::claimed(claim.jobs.len());
                 for (job, owner) in dispatcher.granted(&plan, claim) {

@@ -14,9 +14,10 @@ use futures::stream::FuturesUnordered;
 use queue_core::{JobId, MAX_BATCH, NewJob, Start};
 use queue_store::{Claimed, EnqueueRow, Enqueued, Hint, Lane, Line, Owner, Registry, Store, StoreError, enqueue_for};
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::Status;
 
+use crate::metrics::Writer;
 use crate::ready::Ready;
 use crate::{batch, metrics, promoter, status, take_back};
 
@@ -215,6 +216,7 @@ impl Task {
         let lanes: Vec<Lane> = rows.iter().map(|row| row.lane).collect();
         let due = rows.iter().all(|row| row.job.start == Start::Now);
         let slots = if due { self.ready.dispatcher.reserve(&lanes) } else { Vec::new() };
+        let began = Instant::now();
         let stored = self.store.within(store_rows(line, rows, &slots)).await;
         if stored.is_err() {
             // What an unanswered commit leased no worker lists in its heartbeats: they bring it back.
@@ -222,6 +224,7 @@ impl Task {
         }
         match stored {
             Ok((stored, leases)) => {
+                metrics::committed(Writer::Enqueue, began);
                 self.tell(rows, &stored, &leases);
                 self.grant(&slots, leases);
                 stored.into_iter().map(Ok).collect()

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::Counter;
+use opentelemetry::metrics::{Counter, Histogram};
 use queue_core::{AttemptEnd, DeadReason};
 use queue_proto::v1::SettleVerdict;
 use queue_store::{QueueCounts, Store, StoreError, expired_leases, queue_counts};
@@ -33,6 +33,7 @@ struct Instruments {
     settled: Counter<u64>,
     stale: Counter<u64>,
     refused: Counter<u64>,
+    commits: Histogram<f64>,
 }
 
 static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
@@ -48,8 +49,33 @@ static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
         settled: counter("fencepost.settlements", "Settlements answered, by verdict."),
         stale: counter("fencepost.writes.stale_refused", "Writes with a stale token, refused."),
         refused: counter("fencepost.callers.refused", "Calls without the token and connections without a handshake."),
+        commits: telemetry::commit_histogram(
+            "fencepost.commit.duration",
+            "From the wait for a connection to the answer of a commit that succeeded, by writer.",
+        ),
     }
 });
+
+/// What commits jobs in batches.
+#[derive(Debug, Clone, Copy)]
+pub enum Writer {
+    /// Stores new jobs.
+    Enqueue,
+    /// Grants leases.
+    Claim,
+    /// Ends leases.
+    Settle,
+}
+
+/// A batch was committed that was begun then.
+pub fn committed(writer: Writer, began: Instant) {
+    let name = match writer {
+        Writer::Enqueue => "enqueue",
+        Writer::Claim => "claim",
+        Writer::Settle => "settle",
+    };
+    INSTRUMENTS.commits.record(began.elapsed().as_secs_f64(), &[KeyValue::new("writer", name)]);
+}
 
 /// Jobs were answered.
 pub fn enqueued<'a>(answers: impl Iterator<Item = &'a Answer>) {
@@ -90,17 +116,17 @@ pub fn refused(reason: &'static str) {
     INSTRUMENTS.refused.add(1, &[KeyValue::new("reason", reason)]);
 }
 
-/// A settlement was answered.
-pub fn settled(verdict: SettleVerdict) {
+/// So many settlements were answered.
+pub fn settled(verdict: SettleVerdict, count: u64) {
     let name = match verdict {
         SettleVerdict::Applied => "applied",
         SettleVerdict::Duplicate => "duplicate",
         SettleVerdict::Fenced => "fenced",
         SettleVerdict::Rejected | SettleVerdict::Unspecified => "rejected",
     };
-    INSTRUMENTS.settled.add(1, &[KeyValue::new("verdict", name)]);
+    INSTRUMENTS.settled.add(count, &[KeyValue::new("verdict", name)]);
     if verdict == SettleVerdict::Fenced {
-        INSTRUMENTS.stale.add(1, &[]);
+        INSTRUMENTS.stale.add(count, &[]);
     }
 }
 

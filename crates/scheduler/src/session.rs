@@ -111,6 +111,7 @@ impl SessionStream {
 }
 
 impl Running {
+    // What happens once in the life of a stream is boxed: each of thousands has room for all that it awaits in place.
     async fn serve(&mut self) -> End {
         let age = MAX_STREAM_AGE.mul_f64(1.0 - rand::random::<f64>() / 4.0);
         let old = Instant::now() + age;
@@ -136,7 +137,7 @@ impl Running {
                 }
                 jobs = self.stream.grants.recv() => match jobs {
                     Some(jobs) => self.grant(jobs).await?,
-                    None => return Err(self.stream.parts.unseated(self.stream.owner).await),
+                    None => return Err(Box::pin(self.stream.parts.unseated(self.stream.owner)).await),
                 },
                 answer = answered(&mut self.heartbeat) => self.renewed(answer).await?,
                 Some(ack) = self.acks.recv() => self.acknowledge(ack).await?,
@@ -183,7 +184,7 @@ impl Running {
             Some(Request::Draining(_)) => self.stream.parts.dispatcher.close(owner),
             Some(Request::Bye(_)) => {
                 self.stream.parts.dispatcher.close(owner);
-                self.stream.parts.close_session(owner).await;
+                Box::pin(self.stream.parts.close_session(owner)).await;
                 return Ok(true);
             }
         }
@@ -270,7 +271,7 @@ impl Running {
         let mut ack = v1::SettleAck { job_id: job.get(), token: token.get(), ..v1::SettleAck::default() };
         ack.set_verdict(v1::SettleVerdict::Rejected);
         ack.reason = invalid.to_string();
-        metrics::settled(ack.verdict());
+        metrics::settled(ack.verdict(), 1);
         self.acknowledge(ack).await
     }
 
@@ -365,4 +366,19 @@ async fn answered(heartbeat: &mut Option<(u64, oneshot::Receiver<Answer>)>) -> O
     let answer = receiver.await.ok();
     *heartbeat = None;
     Some((sequence, answer?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<T, F: Future>(_: fn(T) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn task_of_a_stream_takes_little_memory_for_there_are_thousands() {
+        let bytes = size_of_future(SessionStream::run);
+        assert!(bytes <= 6 << 10, "the task of a stream takes {bytes} bytes");
+    }
 }

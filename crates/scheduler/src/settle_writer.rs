@@ -1,5 +1,6 @@
 //! The writer that settles leases.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use queue_core::{AttemptEnd, MAX_BATCH, Next, Outcome};
@@ -13,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::enqueue_writer::EnqueueWriter;
+use crate::metrics::Writer;
 use crate::ready::Ready;
 use crate::{batch, metrics, obituary, promoter};
 
@@ -112,9 +114,12 @@ impl Task {
         }
         let mut patience = batch::Patience::default();
         loop {
-            let store = self.store.clone();
+            let (store, began) = (self.store.clone(), Instant::now());
             match store.within(Box::pin(self.attempt(requests, kind))).await {
-                Ok(verdicts) => return self.answer(requests, verdicts).await,
+                Ok(verdicts) => {
+                    metrics::committed(Writer::Settle, began);
+                    return self.answer(requests, verdicts).await;
+                }
                 Err(error) if error.is_data() => return self.split(requests, kind).await,
                 Err(error) => batch::complain("a settlement", &error),
             }
@@ -225,6 +230,7 @@ impl Task {
         let unmatched = requests.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_none());
         let unmatched: Vec<Holder> = unmatched.map(|(request, _)| request.holder).collect();
         let mut past = self.past(&unmatched).await.into_iter();
+        let mut answered: BTreeMap<v1::SettleVerdict, u64> = BTreeMap::new();
         for (request, verdict) in requests.iter().zip(verdicts) {
             let mut ack = v1::SettleAck {
                 job_id: request.holder.job.get(),
@@ -248,9 +254,12 @@ impl Task {
                     ack.set_verdict(v1::SettleVerdict::Fenced);
                 }
             }
-            metrics::settled(ack.verdict());
+            *answered.entry(ack.verdict()).or_default() += 1;
             // A stream that has ended needs no answer: its worker sends the settlement again and finds it settled.
             let _ = request.answer.send(ack);
+        }
+        for (verdict, count) in answered {
+            metrics::settled(verdict, count);
         }
     }
 

@@ -19,6 +19,6 @@ mod trace_context;
 pub use args::{LogFormat, TelemetryArgs};
 pub use guard::{FLUSH_BOUND, Guard, init};
 pub use log_limit::LogLimit;
-pub use metrics::{SECONDS, meter, seconds_histogram};
+pub use metrics::{SECONDS, commit_histogram, meter, seconds_histogram};
 pub use readiness::{Readiness, readiness};
 pub use trace_context::{current_traceparent, set_parent};

@@ -46,6 +46,7 @@ pub(super) async fn preload(stage: &Stage<'_>, jobs: u64) -> anyhow::Result<()> 
 
 /// Starts workers on jobs that are there, and measures the first so many.
 pub(super) async fn measured(mut stage: Stage<'_>, jobs: u64) -> anyhow::Result<Sample> {
+    let before = stage.commits("claim").await?;
     let meter = Meter::start(&stage).await?;
     stage.start_workers(fleet::TWO)?;
     stage.wait_succeeded(jobs).await?;
@@ -53,6 +54,11 @@ pub(super) async fn measured(mut stage: Stage<'_>, jobs: u64) -> anyhow::Result<
     let done = stage.fleet.handled();
     let mut counters = meter.span(&stage).await?.per_job(done);
     let value = stage.rate(jobs).await?;
+    let mut claims = stage.commits("claim").await?;
+    claims.subtract(&before);
+    if let Some(p99) = claims.quantile_ms(0.99) {
+        counters.set("claim_p99_ms", p99);
+    }
     for name in ["claim", "settle_succeeded"] {
         if let Some([_, mean_ms, max_ms]) = meter::statement(&stage, name).await? {
             counters.set(format!("{name}_mean_ms"), mean_ms);
