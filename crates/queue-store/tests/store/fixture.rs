@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use queue_core::{AttemptEnd, JobId, KindName, NewJob, Next, QueueName, SessionId, WorkerName};
 use queue_store::{
-    ClaimRequest, Claimed, Ending, EnqueueRow, Enqueued, Hello, Holder, JobRecord, Lane, Owner, Registry, SchedulerId,
-    Session, SettledEffect, SlotRequest, Store, Succeeding, Unheld, Warden,
+    ClaimRequest, Claimed, Ending, EnqueueRow, Enqueued, Hello, Holder, JobRecord, Lane, Line, Owner, Registry,
+    SchedulerId, Session, SettledEffect, SlotRequest, Store, Succeeding, Unheld, Warden,
 };
 use sqlx::Connection;
 use testbed::TestDatabase;
+use tokio::sync::Mutex;
 
 /// Lease time of sessions.
 pub const TTL: Duration = Duration::from_secs(15);
@@ -26,6 +27,7 @@ pub struct Desk<'a> {
     pub store: Store,
     pub registry: Registry,
     pub scheduler: SchedulerId,
+    line: Mutex<Line>,
 }
 
 /// A job of queue `mail` and kind `send`.
@@ -107,7 +109,14 @@ impl<'a> Desk<'a> {
         let mut conn = store.vital().await.expect("connects");
         let scheduler = queue_store::register_scheduler(&mut conn, "scheduler-1", GAP).await.expect("registers");
         drop(conn);
-        Self { db, store, registry: Registry::default(), scheduler }
+        let line = Mutex::new(store.enqueue_line());
+        Self { db, store, registry: Registry::default(), scheduler, line }
+    }
+
+    /// Closes all connections.
+    pub async fn close(self) {
+        drop(self.line);
+        self.store.close().await;
     }
 
     /// The lane of a job, registered if need be.
@@ -128,11 +137,14 @@ impl<'a> Desk<'a> {
         rows
     }
 
-    /// Enqueues a batch.
+    /// Enqueues a batch. All on one connection: two may draw identities of one millisecond in any order.
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Vec<Enqueued> {
         let rows = self.rows(jobs).await;
-        let mut conn = self.store.enqueue().await.expect("connects");
-        queue_store::enqueue(&mut conn, &rows).await.expect("enqueues")
+        let mut line = self.line.lock().await;
+        let mut conn = line.take().await.expect("connects");
+        let enqueued = queue_store::enqueue(&mut conn, &rows).await.expect("enqueues");
+        line.keep(conn);
+        enqueued
     }
 
     /// Enqueues one job, which must be new.

@@ -72,7 +72,7 @@ async fn app_role_can_do_everything_that_a_scheduler_does() {
         assert!(queue_store::release_maintenance(&mut conn, warden).await.expect("releases"));
         queue_store::retire_scheduler(&mut conn, desk.scheduler).await.expect("retires");
         drop(conn);
-        desk.store.close().await;
+        desk.close().await;
     })
     .await;
 }
@@ -100,7 +100,7 @@ async fn app_role_can_reach_partitions_made_after_the_grant() {
         let held = desk.claim_one(owner).await;
         assert!(desk.succeed(holder(&held)).await.is_some());
         assert_eq!(desk.look(id).await.payload, b"after");
-        desk.store.close().await;
+        desk.close().await;
     })
     .await;
 }
