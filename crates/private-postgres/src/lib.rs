@@ -21,4 +21,4 @@ mod server;
 
 pub use binaries::{Binaries, INSTALL_HINT, OLDEST_MAJOR};
 pub use guard::Guard;
-pub use server::{Options, PrivatePostgres, SUPERUSER};
+pub use server::{Halt, Options, PrivatePostgres, SUPERUSER};

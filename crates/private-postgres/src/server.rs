@@ -65,6 +65,17 @@ pub struct PrivatePostgres {
     port: u16,
     password: String,
     programs: PathBuf,
+    options: Options,
+    log: PathBuf,
+}
+
+/// How a server is halted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// As an administrator does it: open transactions are rolled back and connections closed with a word.
+    Fast,
+    /// As a crash of the machine: the next start recovers from the log.
+    Crash,
 }
 
 impl PrivatePostgres {
@@ -82,11 +93,31 @@ impl PrivatePostgres {
         let log = options.log.clone().unwrap_or_else(|| place.log());
         let (child, port) = launch(&place, &programs, options, &log)?;
         // From here on the value's drop stops the server, whatever fails.
-        let mut server = Self { child, guard: None, place: None, port, password, programs };
+        let options = options.clone();
+        let mut server = Self { child, guard: None, place: None, port, password, programs, options, log };
         server.guard = Some(Guard::over(server.pid(), "INT", Some(place.path()))?);
         place.write_secret("pgpass", &server.passfile_line(), false)?;
         server.place = Some(place);
         Ok(server)
+    }
+
+    /// Ends the server, within 20 seconds, and keeps the cluster; [`resume`](Self::resume) starts it again.
+    pub fn halt(&mut self, how: Halt) -> anyhow::Result<()> {
+        let gentlest = match how {
+            Halt::Fast => 0,
+            Halt::Crash => 1,
+        };
+        end(&mut self.child, &STOP_STEPS[gentlest..])
+    }
+
+    /// Starts a halted server on the port that it had; returns when it accepts connections, within a minute.
+    pub fn resume(&mut self) -> anyhow::Result<()> {
+        let place = self.place.as_ref().context("the cluster is gone")?;
+        let log = File::options().append(true).open(&self.log).context("open the server's log")?;
+        let started = start_on(self.port, place, &self.programs, &self.options, (log, &self.log))?;
+        self.child = started.with_context(|| format!("port {} was taken by another process", self.port))?;
+        self.guard = Some(Guard::over(self.child.id(), "INT", Some(place.path()))?);
+        Ok(())
     }
 
     /// The connection URL of a database, password included; `postgres` exists from the start.
@@ -129,7 +160,7 @@ impl PrivatePostgres {
     }
 
     fn shut_down(&mut self) -> anyhow::Result<()> {
-        end(&mut self.child)?;
+        end(&mut self.child, &STOP_STEPS)?;
         self.guard = None;
         self.place.take().map_or(Ok(()), Place::remove)
     }
@@ -169,27 +200,40 @@ fn init(place: &Place, programs: &Path, password: &str) -> anyhow::Result<()> {
 fn launch(place: &Place, programs: &Path, options: &Options, log: &Path) -> anyhow::Result<(Child, u16)> {
     for _ in 0..PORT_TRIES {
         let port = free_port()?;
-        let mut child = spawn(place, programs, options, port, log)?;
-        match await_ready(&mut child, &place.data()) {
-            Ok(None) => return Ok((child, port)),
-            Ok(Some(_)) if tail(log).contains("Address already in use") => {}
-            Ok(Some(status)) => bail!("PostgreSQL ended while starting ({status}); its last messages:\n{}", tail(log)),
-            Err(error) => {
-                end(&mut child)?;
-                return Err(error.context(format!("start PostgreSQL; its last messages:\n{}", tail(log))));
-            }
+        let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
+        if let Some(child) = start_on(port, place, programs, options, (file, log))? {
+            return Ok((child, port));
         }
     }
     bail!("every one of {PORT_TRIES} free ports was taken by another process before PostgreSQL could listen")
 }
 
-fn spawn(place: &Place, programs: &Path, options: &Options, port: u16, log: &Path) -> anyhow::Result<Child> {
+/// Starts a server on a port; `None` if another process has the port.
+fn start_on(
+    port: u16,
+    place: &Place,
+    programs: &Path,
+    options: &Options,
+    (file, log): (File, &Path),
+) -> anyhow::Result<Option<Child>> {
+    let mut child = spawn(place, programs, options, port, file)?;
+    match await_ready(&mut child, &place.data()) {
+        Ok(None) => Ok(Some(child)),
+        Ok(Some(_)) if tail(log).contains("Address already in use") => Ok(None),
+        Ok(Some(status)) => bail!("PostgreSQL ended while starting ({status}); its last messages:\n{}", tail(log)),
+        Err(error) => {
+            end(&mut child, &STOP_STEPS)?;
+            Err(error.context(format!("start PostgreSQL; its last messages:\n{}", tail(log))))
+        }
+    }
+}
+
+fn spawn(place: &Place, programs: &Path, options: &Options, port: u16, log: File) -> anyhow::Result<Child> {
     let mut command = place.command(programs, "postgres");
     command.arg("-D").arg(place.data());
     for (name, value) in settings(options, port) {
         command.arg("-c").arg(format!("{name}={value}"));
     }
-    let log = File::create(log).with_context(|| format!("create {}", log.display()))?;
     command.stdout(log.try_clone()?).stderr(log);
     // A group of its own: Ctrl-C in the terminal is for this process, which stops the server last.
     command.process_group(0).spawn().context("start postgres")
@@ -230,8 +274,8 @@ fn says_ready(pid_file: &str, pid: &str) -> bool {
 }
 
 /// Ends the server with ever harder signals and reaps it.
-fn end(child: &mut Child) -> anyhow::Result<()> {
-    for (signal, bound) in STOP_STEPS {
+fn end(child: &mut Child, steps: &[(Signal, Duration)]) -> anyhow::Result<()> {
+    for &(signal, bound) in steps {
         if child.try_wait().context("look after postgres")?.is_some() {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use private_postgres::{Options, PrivatePostgres};
+use private_postgres::{Halt, Options, PrivatePostgres};
 
 /// Sends the protocol's start-up message and returns the type byte of the answer: `R` asks for the password.
 fn greet(port: u16) -> anyhow::Result<u8> {
@@ -63,6 +63,31 @@ fn password_opens_the_server_and_settings_are_applied() -> anyhow::Result<()> {
     let output = psql(&server.passfile())?;
     assert_eq!(String::from_utf8_lossy(&output.stdout), "7MB\noff\n");
     assert!(!psql(Path::new("/nonexistent"))?.status.success());
+    Ok(())
+}
+
+#[test]
+fn a_halted_server_resumes_on_its_port_with_what_it_held() -> anyhow::Result<()> {
+    let parent = tempfile::tempdir()?;
+    let mut server = PrivatePostgres::start(parent.path(), &Options { fsync: true, ..Options::default() })?;
+    let port = server.port();
+    let ask = |server: &PrivatePostgres, sql: &str| -> anyhow::Result<String> {
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+        let mut psql = Command::new(server.programs().join("psql"));
+        psql.args(["-w", "-qAt", "-c", sql, &url]).env("PGPASSFILE", server.passfile());
+        Ok(String::from_utf8(psql.output().context("run psql")?.stdout)?)
+    };
+    ask(&server, "create table t as select 1 as n")?;
+    for how in [Halt::Fast, Halt::Crash] {
+        let before = server.pid();
+        server.halt(how)?;
+        assert!(!alive(before) && greet(port).is_err(), "{how:?}");
+        server.resume()?;
+        ask(&server, "insert into t select max(n) + 1 from t")?;
+    }
+    assert_eq!(ask(&server, "select count(*) from t")?, "3\n");
+    server.stop()?;
+    assert_eq!(entries(parent.path())?, 0);
     Ok(())
 }
 

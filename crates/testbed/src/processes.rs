@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use private_postgres::Guard;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::eventually;
@@ -31,13 +32,15 @@ pub struct Processes {
     mark: String,
 }
 
-/// A process under test. Killed when dropped.
+/// A process under test. Killed when dropped, and by its guard should this process be killed.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
     log: Log,
     captures: Vec<JoinHandle<()>>,
+    // Dismissed once there is nothing left to guard.
+    _guard: Guard,
 }
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -80,7 +83,9 @@ impl Processes {
         let log = Log::default();
         let stdout = child.stdout.take().map(|stdout| capture(stdout, log.clone()));
         let stderr = child.stderr.take().map(|stderr| capture(stderr, log.clone()));
-        Process { name: name.to_owned(), child, log, captures: stdout.into_iter().chain(stderr).collect() }
+        let guard = Guard::over(child.id(), "KILL", None).unwrap_or_else(|error| panic!("guard {name}: {error}"));
+        let captures = stdout.into_iter().chain(stderr).collect();
+        Process { name: name.to_owned(), child, log, captures, _guard: guard }
     }
 
     /// Ids of the processes that live now: those started here and their descendants.
