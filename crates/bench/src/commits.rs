@@ -32,7 +32,8 @@ impl Commits {
             if !line.contains(&format!("writer=\"{writer}\"")) {
                 continue;
             }
-            let bound = line.split_once("le=\"").and_then(|(_, rest)| rest.split_once('"')).context("a bucket has no bound")?.0;
+            let bound =
+                line.split_once("le=\"").and_then(|(_, rest)| rest.split_once('"')).context("a bucket has no bound")?.0;
             let bound = if bound == "+Inf" { f64::INFINITY } else { bound.parse()? };
             let count = line.rsplit_once(' ').context("a bucket has no count")?.1;
             buckets.push((bound, count.parse()?));

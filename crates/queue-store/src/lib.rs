@@ -49,7 +49,7 @@ pub use registry::{Lane, Registered, Registry};
 pub use scheduler::{SchedulerId, beat, register_scheduler, retire_scheduler};
 pub use session::{
     HeldLease, Hello, OverdueLease, Owner, Renewal, Session, close_session, dead_sessions, held_leases, hello,
-    overdue_leases, renew,
+    overdue_leases, renew, still_held,
 };
 pub use settle::{Holder, SettledEffect, Succeeding, settle_succeeded};
 pub use take_back::{Taken, Unheld, take_back};

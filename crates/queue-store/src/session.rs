@@ -5,7 +5,7 @@ use std::time::Duration;
 use queue_core::{JobId, KindName, QueueName, SessionId, Token, WorkerName};
 use sqlx::{Connection, PgConnection};
 
-use crate::{SchedulerId, StoreError};
+use crate::{Holder, SchedulerId, StoreError};
 
 /// The right to act for a session on the scheduler's own account: owner and epoch, of which the latest Hello decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -193,9 +193,13 @@ pub struct HeldLease {
     pub age: Duration,
 }
 
-/// Reads what sessions hold. Looks at leases only: whatever happens to the table of jobs, a worker learns what it holds.
+/// Reads all that sessions hold. Looks at leases only: whatever happens to the table of jobs, a worker learns what it holds.
+///
+/// Reads the dead entries of the sessions' earlier leases too, as long as a snapshot is held that may still see them: for now and
+/// then. For leases that are known by name there is [`still_held`].
 pub async fn held_leases(conn: &mut PgConnection, sessions: &[i64]) -> Result<Vec<HeldLease>, StoreError> {
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        HeldRow,
         r#"-- held_leases
         select session_no, job_id, token, (extract(epoch from now() - granted_at) * 1000)::bigint as "age_ms!"
         from fencepost.lease
@@ -204,15 +208,50 @@ pub async fn held_leases(conn: &mut PgConnection, sessions: &[i64]) -> Result<Ve
     )
     .fetch_all(conn)
     .await?;
-    let held = rows.into_iter().filter_map(|row| {
+    Ok(rows.into_iter().filter_map(HeldRow::lease).collect())
+}
+
+/// Of these leases, those that are held. As [`held_leases`], looks at leases only.
+pub async fn still_held(conn: &mut PgConnection, holders: &[Holder]) -> Result<Vec<HeldLease>, StoreError> {
+    let jobs: Vec<i64> = holders.iter().map(|holder| holder.job.get()).collect();
+    let tokens: Vec<i64> = holders.iter().map(|holder| holder.token.get()).collect();
+    let sessions: Vec<i64> = holders.iter().map(|holder| holder.session_no).collect();
+    let rows = sqlx::query_as!(
+        HeldRow,
+        r#"-- still_held
+        select l.session_no, l.job_id, l.token, (extract(epoch from now() - l.granted_at) * 1000)::bigint as "age_ms!"
+        from unnest($1::bigint[], $2::bigint[], $3::bigint[]) i (job_id, token, session_no)
+        cross join lateral (
+            select session_no, job_id, token, granted_at
+            from fencepost.lease
+            where job_id = i.job_id and token = i.token and session_no = i.session_no
+            offset 0
+        ) l"#,
+        &jobs,
+        &tokens,
+        &sessions
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().filter_map(HeldRow::lease).collect())
+}
+
+struct HeldRow {
+    session_no: i64,
+    job_id: i64,
+    token: i64,
+    age_ms: i64,
+}
+
+impl HeldRow {
+    fn lease(self) -> Option<HeldLease> {
         Some(HeldLease {
-            session_no: row.session_no,
-            job: JobId::try_from(row.job_id).ok()?,
-            token: Token::try_from(row.token).ok()?,
-            age: Duration::from_millis(row.age_ms.try_into().unwrap_or_default()),
+            session_no: self.session_no,
+            job: JobId::try_from(self.job_id).ok()?,
+            token: Token::try_from(self.token).ok()?,
+            age: Duration::from_millis(self.age_ms.try_into().unwrap_or_default()),
         })
-    });
-    Ok(held.collect())
+    }
 }
 
 /// A lease that is older than its job's timeout.

@@ -220,7 +220,7 @@ impl Task {
         let stored = self.store.within(store_rows(line, rows, &slots)).await;
         if stored.is_err() {
             // What an unanswered commit leased no worker lists in its heartbeats: they bring it back.
-            self.grant(&slots, Vec::new());
+            self.ready.dispatcher.failed_lease(&slots);
         }
         match stored {
             Ok((stored, leases)) => {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use queue_core::{JobId, Token};
 use queue_store::{
-    HeldLease, Owner, PgConnection, Renewal, Store, StoreError, dead_sessions, held_leases, overdue_leases, renew,
+    HeldLease, Holder, Owner, PgConnection, Renewal, Store, StoreError, dead_sessions, held_leases, overdue_leases,
+    renew, still_held,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
@@ -157,7 +158,7 @@ impl Task {
         let (sessions, now) = (self.dispatcher.sessions(), Instant::now());
         let next = |owner: Owner| self.pace.next(owner.session_no, sessions, now);
         // The renewals are committed: they are answered also if this look fails.
-        match self.look(&mut conn, renewed.keys().copied().collect()).await {
+        match self.look(&mut conn, &renewed).await {
             Ok((mut held, overdue)) => {
                 for (session, request) in renewed {
                     let held = held.remove(&session).unwrap_or_default();
@@ -177,15 +178,31 @@ impl Task {
         refuse(&mut conn, refused).await
     }
 
-    /// What sessions hold, and what of it is overdue, by how much. Only leases that are old enough are compared with their
-    /// jobs.
+    /// What sessions hold, and what of it is overdue, by how much. Of most only what they list is looked at, and only leases
+    /// that are old enough are compared with their jobs.
     async fn look(
         &self,
         conn: &mut PgConnection,
-        sessions: Vec<i64>,
+        renewed: &HashMap<i64, Request>,
     ) -> Result<(HashMap<i64, Vec<HeldLease>>, HashMap<Listed, Duration>), StoreError> {
         let nudge = self.timing.overdue / 2;
-        let leases = held_leases(&mut *conn, &sessions).await?;
+        let began = Instant::now();
+        let all = self.dispatcher.unlooked(renewed.keys().copied(), self.timing.insert_lag);
+        let named: Vec<Holder> = renewed
+            .iter()
+            .filter(|(session, _)| !all.contains(session))
+            .flat_map(|(&session_no, request)| {
+                request.listed.iter().map(move |&(job, token)| Holder { job, token, session_no })
+            })
+            .collect();
+        let mut leases = Vec::new();
+        if !all.is_empty() {
+            leases = held_leases(&mut *conn, &all.iter().copied().collect::<Vec<_>>()).await?;
+            self.dispatcher.looked(&all, began);
+        }
+        if !named.is_empty() {
+            leases.extend(still_held(&mut *conn, &named).await?);
+        }
         let old: Vec<HeldLease> = leases.iter().copied().filter(|lease| lease.age > nudge).collect();
         let overdue = if old.is_empty() { Vec::new() } else { overdue_leases(conn, &old, nudge).await? };
         let mut held: HashMap<i64, Vec<HeldLease>> = HashMap::new();

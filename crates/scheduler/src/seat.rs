@@ -1,9 +1,14 @@
 //! What the dispatcher knows of one connected session: how many jobs it has room for.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use queue_store::{Claimed, Owner, SlotRequest};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// How often all that a session holds is looked for, and not only what its worker lists.
+const FULL_LOOK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// One connected session.
 pub struct Seat {
@@ -22,6 +27,10 @@ pub struct Seat {
     pub resolved: u64,
     /// Whether its worker wants no more. The seat stays until the stream ends, or another one of the session takes it.
     pub closed: bool,
+    /// When the session may last have got leases that nobody knows of.
+    doubted: Instant,
+    /// When all that it holds was last looked for.
+    looked: Option<Instant>,
     /// Dropped when the seat goes to another stream or the session turns out to be lost: that tells the stream.
     pub grants: mpsc::Sender<Vec<Claimed>>,
 }
@@ -29,7 +38,35 @@ pub struct Seat {
 impl Seat {
     /// A seat whose worker has said nothing yet.
     pub fn new(owner: Owner, grants: mpsc::Sender<Vec<Claimed>>) -> Self {
-        Self { owner, credit: 0, granted: 0, reserved: 0, trusted: false, resolved: 0, closed: false, grants }
+        Self {
+            owner,
+            credit: 0,
+            granted: 0,
+            reserved: 0,
+            trusted: false,
+            resolved: 0,
+            closed: false,
+            doubted: Instant::now(),
+            looked: None,
+            grants,
+        }
+    }
+
+    /// A statement that leases may have been committed unanswered: the session may hold what its worker was never told of.
+    pub fn doubt(&mut self) {
+        self.doubted = Instant::now();
+    }
+
+    /// Whether all that the session holds is to be looked for now: at first and after each doubt for as long as such a
+    /// statement may take, once after that, and now and then.
+    pub fn needs_look(&self, now: Instant, lag: Duration) -> bool {
+        let settled = self.doubted + lag;
+        self.looked.is_none_or(|looked| looked <= settled || now >= looked + FULL_LOOK_INTERVAL)
+    }
+
+    /// All that the session held at this time is known.
+    pub fn looked(&mut self, now: Instant) {
+        self.looked = Some(now);
     }
 
     /// Slots that the worker has free.
@@ -52,4 +89,32 @@ pub fn requests(slots: &[Owner]) -> Vec<SlotRequest> {
         *counts.entry(owner).or_default() += 1;
     }
     counts.into_iter().map(|(owner, slots)| SlotRequest { owner, slots }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use queue_store::SchedulerId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_leases_are_looked_for_in_doubt_once_after_it_and_now_and_then() {
+        let lag = Duration::from_secs(8);
+        let owner = Owner { session_no: 1, epoch: 1, scheduler: SchedulerId(1) };
+        let mut seat = Seat::new(owner, mpsc::channel(1).0);
+        let opened = Instant::now();
+        let looks = |seat: &mut Seat, seconds: u64| {
+            let now = opened + Duration::from_secs(seconds);
+            let needed = seat.needs_look(now, lag);
+            if needed {
+                seat.looked(now);
+            }
+            needed
+        };
+        let seen = [0, 5, 10, 15, 65, 75, 80].map(|seconds| looks(&mut seat, seconds));
+        assert_eq!(seen, [true, true, true, false, false, true, false]);
+        seat.doubted = opened + Duration::from_secs(81);
+        assert_eq!([85, 90, 95].map(|seconds| looks(&mut seat, seconds)), [true, true, false]);
+        assert!(seat.needs_look(opened + Duration::from_secs(151), lag));
+    }
 }

@@ -19,8 +19,8 @@ pub const SECONDS: [f64; 18] =
 /// Bucket bounds for statements in seconds, ten for each power of ten where a commit usually lies: a percentile read from them
 /// is right within a few per cent.
 const COMMIT_SECONDS: [f64; 32] = [
-    0.0005, 0.00063, 0.0008, 0.001, 0.00125, 0.0016, 0.002, 0.0025, 0.0032, 0.004, 0.005, 0.0063, 0.008, 0.01, 0.0125, 0.016,
-    0.02, 0.025, 0.032, 0.04, 0.05, 0.063, 0.08, 0.1, 0.16, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+    0.0005, 0.00063, 0.0008, 0.001, 0.00125, 0.0016, 0.002, 0.0025, 0.0032, 0.004, 0.005, 0.0063, 0.008, 0.01, 0.0125,
+    0.016, 0.02, 0.025, 0.032, 0.04, 0.05, 0.063, 0.08, 0.1, 0.16, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
 
 /// The meter of this process. Instruments made before [`crate::init`] stay silent: make them in or below `main`.

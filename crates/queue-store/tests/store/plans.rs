@@ -16,7 +16,7 @@ const READY: usize = 10_000;
 const LEASED: usize = 5_000;
 const SCHEDULED: usize = 5_000;
 /// Statements that must have been seen on a hot connection.
-const HOT: [&str; 17] = [
+const HOT: [&str; 18] = [
     "enqueue",
     "enqueue_leased",
     "look_up_keys",
@@ -31,6 +31,7 @@ const HOT: [&str; 17] = [
     "finish_pass",
     "expire_sessions",
     "held_leases",
+    "still_held",
     "renew",
     "look_out",
     "promote",
@@ -82,6 +83,7 @@ async fn use_all(desk: &Desk<'_>, conn: &mut PgConnection, warden: Warden) {
     queue_store::look_out(conn, &[(held[0].lane, 0)]).await.expect("looks");
     queue_store::renew(conn, &[owner], TTL).await.expect("renews");
     assert_eq!(queue_store::held_leases(conn, &[owner.session_no]).await.expect("reads").len(), 1);
+    assert_eq!(queue_store::still_held(conn, &[holder(&held[3])]).await.expect("reads").len(), 1);
     desk.db.expire_session(owner.session_no).await;
     queue_store::expire_sessions(conn, warden, 10, TTL, GAP).await.expect("answers").expect("the warden");
     assert_eq!(queue_store::finish_pass(conn, warden, false).await.expect("answers"), Some(false));

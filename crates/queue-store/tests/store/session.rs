@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queue_store::{Owner, Renewal, Session, close_session, held_leases, overdue_leases, renew};
+use queue_store::{Holder, Owner, Renewal, Session, close_session, held_leases, overdue_leases, renew, still_held};
 use sqlx::Connection;
 use testbed::{PATIENCE, db_test, eventually};
 
@@ -175,6 +175,25 @@ async fn held_leases_are_listed_with_their_age_and_whether_they_are_overdue() {
         assert!((7..15).contains(&overdue[0].by.as_secs()), "{overdue:?}");
         let overdue = overdue_leases(&mut conn, &leases, Duration::from_secs(10)).await.expect("reads");
         assert_eq!(overdue, [], "within the allowance");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn leases_that_are_named_are_told_apart_by_job_token_and_session() {
+    db_test(async |db| {
+        let desk = Desk::open(db).await;
+        desk.add_many(3).await;
+        let (owner, other) = (desk.session().await, desk.session().await);
+        let held: Vec<Holder> = desk.claim(&[(owner, 3)]).await.iter().map(holder).collect();
+        let session = Holder { session_no: other.session_no, ..held[0] };
+        let token = Holder { token: held[2].token, ..held[1] };
+        let mut conn = desk.store.vital().await.expect("connects");
+        let named = [session, token, held[2]];
+        let leases = still_held(&mut conn, &named).await.expect("reads");
+        let found = leases.iter().map(|lease| (lease.session_no, lease.job, lease.token)).collect::<Vec<_>>();
+        assert_eq!(found, [(owner.session_no, held[2].job, held[2].token)]);
+        assert!(leases[0].age < Duration::from_mins(1));
     })
     .await;
 }
