@@ -94,7 +94,10 @@ impl Parts {
 
     /// Takes the session over, and compares what its worker lists with what the database says.
     async fn open(&self, opening: &Opening) -> Result<(Owner, Vec<v1::LeaseRef>), Status> {
-        let opened = self.store.within(self.take_over(opening)).await.map_err(|error| {
+        let crowd = |_| Status::unavailable("too many workers connect at once; connect again");
+        let _turn = timeout(SILENCE, self.doorway.acquire()).await.map_err(crowd)?;
+        // Boxed, and made when its turn has come: of thousands that wait each would have room for all of it.
+        let opened = Box::pin(self.store.within(self.take_over(opening))).await.map_err(|error| {
             batch::complain("opening a session", &error);
             status::store(&error)
         })?;
@@ -109,7 +112,6 @@ impl Parts {
     }
 
     async fn take_over(&self, opening: &Opening) -> Result<Option<(Owner, Vec<HeldLease>)>, StoreError> {
-        let _turn = self.doorway.acquire().await;
         let mut conn = self.store.vital().await?;
         let Session::Open(owner) = hello(&mut conn, self.scheduler, &opening.hello, self.timing.ttl).await? else {
             return Ok(None);

@@ -43,8 +43,9 @@ async fn run(rig: &Rig) -> anyhow::Result<Sample> {
     load::fill(&stage, jobs, |_| Ok(hold.plain())).await?;
     stage.start_workers(CREW)?;
     stage.wait_leased(jobs).await?;
-    // What is left to do after a start is done; then whole beats.
+    // What is left to do after a start is done, by the server too, which would vacuum in time; then whole beats.
     stage.pass(rig.scaled(BEAT, Duration::from_secs(1))).await?;
+    stage.database.psql.run("vacuum (analyze)").await?;
     let beats = rig.scaled(12, 1);
     let renewals = meter::statement(&stage, "renew").await?;
     let meter = Meter::start(&stage).await?;
