@@ -21,7 +21,7 @@ const COUNTER: &str = "pg_stat_statements";
 /// What `cargo xtask bench` is told.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Everything scaled down, and one run of each; without --scenario the main ones, within about a minute.
+    /// Everything scaled down, and one run of each; without --scenario the main ones, within about three minutes.
     #[arg(long)]
     quick: bool,
     /// Only this scenario, or all of a group (`main`, `flat`); may be repeated.

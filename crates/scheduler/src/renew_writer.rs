@@ -187,7 +187,7 @@ impl Task {
     ) -> Result<(HashMap<i64, Vec<HeldLease>>, HashMap<Listed, Duration>), StoreError> {
         let nudge = self.timing.overdue / 2;
         let began = Instant::now();
-        let all = self.dispatcher.unlooked(renewed.keys().copied(), self.timing.insert_lag);
+        let all = self.dispatcher.unlooked(renewed.keys().copied(), self.timing.doubt());
         let named: Vec<Holder> = renewed
             .iter()
             .filter(|(session, _)| !all.contains(session))

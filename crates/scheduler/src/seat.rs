@@ -57,8 +57,8 @@ impl Seat {
         self.doubted = Instant::now();
     }
 
-    /// Whether all that the session holds is to be looked for now: at first and after each doubt for as long as such a
-    /// statement may take, once after that, and now and then.
+    /// Whether all that the session holds is to be looked for now: at first and after each doubt until what such a
+    /// statement has leased is old enough to be taken back, once after that, and now and then.
     pub fn needs_look(&self, now: Instant, lag: Duration) -> bool {
         let settled = self.doubted + lag;
         self.looked.is_none_or(|looked| looked <= settled || now >= looked + FULL_LOOK_INTERVAL)

@@ -51,4 +51,10 @@ impl Timing {
             insert_lag: args.db_statement_timeout + args.db_idle_timeout,
         }
     }
+
+    /// How long after an unanswered statement a lease of it may still be too young to be taken back: it may be committed
+    /// late, and a worker has time to acknowledge it.
+    pub fn doubt(&self) -> Duration {
+        self.insert_lag + self.grant_ack
+    }
 }
