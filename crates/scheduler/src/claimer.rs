@@ -35,7 +35,7 @@ pub async fn run(
                 metrics::committed(Writer::Claim, began);
                 patience = batch::Patience::default();
                 metrics::claimed(claim.jobs.len());
-                for (job, owner) in dispatcher.granted(&plan, claim) {
+                for (job, owner) in dispatcher.granted(&plan, claim, began) {
                     take_back.undelivered(owner, job.job, job.token);
                 }
             }

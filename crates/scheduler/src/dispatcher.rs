@@ -12,6 +12,7 @@ use queue_store::{Claim, ClaimRequest, Claimed, Hint, Lane, Owner, Registry, Slo
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
+use crate::grants::Claims;
 use crate::lanes::{Lanes, Started};
 use crate::profile::{Profile, Wants};
 use crate::seat::{Seat, requests};
@@ -106,7 +107,7 @@ impl Handle {
 
     /// A session's stream has begun. What an earlier stream of the session had is forgotten; if this one is the earlier,
     /// because two Hellos overtook each other, it gets no seat.
-    pub fn enter(&self, owner: Owner, wants: Wants, grants: mpsc::Sender<Vec<Claimed>>) {
+    pub fn enter(&self, owner: Owner, wants: Wants, grants: mpsc::Sender<Claims>) {
         let mut state = self.state();
         if state.is_replaced(owner) {
             return;
@@ -120,16 +121,6 @@ impl Handle {
     pub fn trust(&self, owner: Owner) {
         if let Some(seat) = self.state().seat(owner) {
             seat.trusted = true;
-        }
-        self.0.wake.notify_one();
-    }
-
-    /// A session's worker does not acknowledge what it is granted. `resolved` of the jobs that its stream got were
-    /// acknowledged or taken back.
-    pub fn distrust(&self, owner: Owner, resolved: u64) {
-        if let Some(seat) = self.state().seat(owner) {
-            seat.trusted = false;
-            seat.resolved = resolved;
         }
         self.0.wake.notify_one();
     }
@@ -184,11 +175,11 @@ impl Handle {
         self.state().plan(Instant::now())
     }
 
-    /// A claim brought this. Returns the leases of sessions that have gone meanwhile.
-    pub fn granted(&self, plan: &Plan, claim: Claim) -> Vec<(Claimed, Owner)> {
+    /// A claim that was asked for at this time brought this. Returns the leases of sessions that have gone meanwhile.
+    pub fn granted(&self, plan: &Plan, claim: Claim, asked: Instant) -> Vec<(Claimed, Owner)> {
         let mut state = self.state();
         state.unreserve(&plan.request.slots);
-        state.granted(plan, claim)
+        state.granted(plan, claim, asked)
     }
 
     /// A claim failed. Whether it was committed is unknown: its rows may come back.
@@ -254,16 +245,16 @@ impl Handle {
         }
     }
 
-    /// Gives reserved slots back, and grants what was leased for them. Returns the leases of sessions that have gone
-    /// meanwhile.
-    pub fn leased(&self, reserved: &[Owner], jobs: Vec<Claimed>) -> Vec<(Claimed, Owner)> {
+    /// Gives reserved slots back, and grants what was leased for them by a statement that was asked for at this time. Returns
+    /// the leases of sessions that have gone meanwhile.
+    pub fn leased(&self, reserved: &[Owner], jobs: Vec<Claimed>, asked: Instant) -> Vec<(Claimed, Owner)> {
         if reserved.is_empty() {
             return Vec::new();
         }
         let (slots, filled) = (requests(reserved), jobs.len() == reserved.len());
         let mut state = self.state();
         state.unreserve(&slots);
-        let orphans = state.deliver(&slots, jobs);
+        let orphans = state.deliver(&slots, jobs, asked);
         drop(state);
         if !filled {
             // The others are free for claims.
@@ -403,7 +394,7 @@ impl State {
         slots
     }
 
-    fn granted(&mut self, plan: &Plan, claim: Claim) -> Vec<(Claimed, Owner)> {
+    fn granted(&mut self, plan: &Plan, claim: Claim, asked: Instant) -> Vec<(Claimed, Owner)> {
         if claim.room == 0 {
             // Other streams have taken all these sessions over, or they are dead. Their streams find out which; a claim for
             // them would find nothing again, at once.
@@ -418,11 +409,11 @@ impl State {
             let highest = claim.jobs.iter().filter(|job| job.lane == started.lane).map(|job| job.position).max();
             self.lanes.end(started, highest, !claim.more, claim.now);
         }
-        self.deliver(&plan.request.slots, claim.jobs)
+        self.deliver(&plan.request.slots, claim.jobs, asked)
     }
 
     /// Hands new leases to the streams of their sessions. Returns those of sessions that have gone meanwhile.
-    fn deliver(&mut self, slots: &[SlotRequest], jobs: Vec<Claimed>) -> Vec<(Claimed, Owner)> {
+    fn deliver(&mut self, slots: &[SlotRequest], jobs: Vec<Claimed>, asked: Instant) -> Vec<(Claimed, Owner)> {
         let mut by_session: HashMap<i64, Vec<Claimed>> = HashMap::new();
         for job in jobs {
             by_session.entry(job.session_no).or_default().push(job);
@@ -432,12 +423,12 @@ impl State {
             let Some(jobs) = by_session.remove(&slot.owner.session_no) else { continue };
             let count = jobs.len() as u64;
             let refused = match self.seat(slot.owner) {
-                Some(seat) => match seat.grants.try_send(jobs) {
+                Some(seat) => match seat.grants.try_send(Claims { asked, jobs }) {
                     Ok(()) => {
                         seat.granted += count;
                         None
                     }
-                    Err(refused) => Some(refused.into_inner()),
+                    Err(refused) => Some(refused.into_inner().jobs),
                 },
                 None => Some(jobs),
             };

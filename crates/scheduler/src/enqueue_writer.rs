@@ -226,7 +226,7 @@ impl Task {
             Ok((stored, leases)) => {
                 metrics::committed(Writer::Enqueue, began);
                 self.tell(rows, &stored, &leases);
-                self.grant(&slots, leases);
+                self.grant(&slots, leases, began);
                 stored.into_iter().map(Ok).collect()
             }
             Err(error) if error.is_data() && rows.len() > 1 => {
@@ -244,11 +244,11 @@ impl Task {
     }
 
     /// Sends what was leased at once to its workers, and gives the other slots back.
-    fn grant(&self, slots: &[Owner], leases: Vec<Claimed>) {
+    fn grant(&self, slots: &[Owner], leases: Vec<Claimed>, asked: Instant) {
         if !leases.is_empty() {
             metrics::claimed(leases.len());
         }
-        for (job, owner) in self.ready.dispatcher.leased(slots, leases) {
+        for (job, owner) in self.ready.dispatcher.leased(slots, leases, asked) {
             self.take_back.undelivered(owner, job.job, job.token);
         }
     }

@@ -1,6 +1,6 @@
 //! Grants on their way: as messages, and until they are acknowledged.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use queue_core::{JobId, Token};
@@ -10,6 +10,15 @@ use tokio::time::Instant;
 
 /// What a message carries besides payloads, per job: names, numbers, framing.
 const OVERHEAD: usize = 1_024;
+
+/// Jobs that a statement has leased for one session.
+#[derive(Debug)]
+pub struct Claims {
+    /// When that statement was asked for: before any of these leases began.
+    pub asked: Instant,
+    /// The jobs.
+    pub jobs: Vec<Claimed>,
+}
 
 /// Packs claimed jobs into messages of at most `max_bytes`, though never less than one job.
 pub fn messages(jobs: Vec<Claimed>, registry: &Registry, ttl: Duration, max_bytes: usize) -> Vec<v1::Grants> {
@@ -75,8 +84,6 @@ pub struct Sent {
 /// Grants that were not acknowledged yet.
 #[derive(Debug, Default)]
 pub struct Unacknowledged {
-    /// All that were ever sent.
-    sent: u64,
     granted: HashMap<(JobId, Token), Sent>,
     by_deadline: BTreeSet<Sent>,
 }
@@ -85,7 +92,6 @@ impl Unacknowledged {
     /// A grant is on its way and should be acknowledged within so long.
     pub fn add(&mut self, job: JobId, token: Token, at: Instant, within: Duration) {
         let sent = Sent { deadline: at + within, at, job, token };
-        self.sent += 1;
         self.granted.insert((job, token), sent);
         self.by_deadline.insert(sent);
     }
@@ -102,9 +108,9 @@ impl Unacknowledged {
         self.granted.remove(&(job, token)).is_some_and(|sent| self.by_deadline.remove(&sent))
     }
 
-    /// Number of grants that nothing is waited for any more: acknowledged or late.
-    pub fn resolved(&self) -> u64 {
-        self.sent - self.granted.len() as u64
+    /// All of them.
+    pub fn all(&self) -> HashSet<(JobId, Token)> {
+        self.granted.keys().copied().collect()
     }
 
     /// When the first of them is late.

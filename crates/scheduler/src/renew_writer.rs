@@ -33,6 +33,8 @@ pub struct Request {
     pub owner: Owner,
     /// Every lease the worker says it holds.
     pub listed: HashSet<Listed>,
+    /// What it was granted and has not acknowledged: it may be on its way.
+    pub awaited: HashSet<Listed>,
     /// When the heartbeat arrived.
     pub received: Instant,
     /// Where the answer goes. Dropped if the database could not renew.
@@ -230,7 +232,8 @@ impl Task {
                 // Stays among the lost if the worker lists it.
                 self.take_back.overdue(request.owner, lease.job, lease.token);
             } else if !lost.remove(&key) {
-                if lease.age > self.timing.grant_ack + age {
+                // Older than a grant may become before it is sent: it is sent and acknowledged, or never will be sent.
+                if lease.age > self.timing.grant_ack + age && !request.awaited.contains(&key) {
                     self.take_back.undelivered(request.owner, lease.job, lease.token);
                 }
             } else if overdue.is_some() {

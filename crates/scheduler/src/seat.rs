@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use queue_store::{Claimed, Owner, SlotRequest};
+use queue_store::{Owner, SlotRequest};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+
+use crate::grants::Claims;
 
 /// How often all that a session holds is looked for, and not only what its worker lists.
 const FULL_LOOK_INTERVAL: Duration = Duration::from_mins(1);
@@ -20,11 +22,9 @@ pub struct Seat {
     pub granted: u64,
     /// Slots that a statement under way may fill.
     pub reserved: u64,
-    /// Whether its worker acknowledges what it is granted. Until it has done so, and after it was late, it gets one job at
-    /// a time: one that is silent by mistake would take whole queues and keep them for the time of the acknowledgement.
+    /// Whether its worker acknowledges what it is granted. Until it has done so on this stream it gets a single job: one that
+    /// is silent by mistake would take whole queues and keep them for the time of the acknowledgement.
     pub trusted: bool,
-    /// Of the jobs granted to a worker that is not trusted: how many were acknowledged or taken back.
-    pub resolved: u64,
     /// Whether its worker wants no more. The seat stays until the stream ends, or another one of the session takes it.
     pub closed: bool,
     /// When the session may last have got leases that nobody knows of.
@@ -32,19 +32,18 @@ pub struct Seat {
     /// When all that it holds was last looked for.
     looked: Option<Instant>,
     /// Dropped when the seat goes to another stream or the session turns out to be lost: that tells the stream.
-    pub grants: mpsc::Sender<Vec<Claimed>>,
+    pub grants: mpsc::Sender<Claims>,
 }
 
 impl Seat {
     /// A seat whose worker has said nothing yet.
-    pub fn new(owner: Owner, grants: mpsc::Sender<Vec<Claimed>>) -> Self {
+    pub fn new(owner: Owner, grants: mpsc::Sender<Claims>) -> Self {
         Self {
             owner,
             credit: 0,
             granted: 0,
             reserved: 0,
             trusted: false,
-            resolved: 0,
             closed: false,
             doubted: Instant::now(),
             looked: None,
@@ -76,8 +75,7 @@ impl Seat {
 
     /// Slots that may be filled now.
     pub fn free(&self) -> u32 {
-        let unresolved = self.granted.saturating_sub(self.resolved);
-        let bound = if self.trusted { u64::MAX } else { 1_u64.saturating_sub(unresolved) };
+        let bound = if self.trusted { u64::MAX } else { 1_u64.saturating_sub(self.granted) };
         self.room().min(bound).saturating_sub(self.reserved).try_into().unwrap_or(u32::MAX)
     }
 }

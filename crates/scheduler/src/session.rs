@@ -7,14 +7,13 @@ use queue_core::{Invalid, JobId, MAX_CAPACITY, Outcome, SessionId, Token, Worker
 use queue_proto::v1::work_request::Message as Request;
 use queue_proto::v1::work_response::Message as Response;
 use queue_proto::{lease_ref, millis, v1};
-use queue_store::{Claimed, Holder, Owner};
-use telemetry::LogLimit;
+use queue_store::{Holder, Owner};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use crate::grants::{self, Unacknowledged};
+use crate::grants::{self, Claims, Unacknowledged};
 use crate::handshake::listed;
 use crate::lines::Lines;
 use crate::renew_writer::Answer;
@@ -26,8 +25,6 @@ use crate::{metrics, renew_writer, settle_writer, status};
 pub const OUTBOUND: usize = 64;
 /// A worker that seems silent gets so much longer: if this process was stopped meanwhile, what came is still to be read.
 const LAST_CHANCE: Duration = Duration::from_millis(500);
-/// A worker that does not acknowledge its grants is named that often.
-const MUTE_LINE_INTERVAL: Duration = Duration::from_mins(1);
 static MUTE_LINES: Lines = Lines::new();
 /// Settlements of one message: what a worker of the largest capacity can have to say.
 const SETTLEMENTS_PER_MESSAGE: usize = MAX_CAPACITY as usize;
@@ -53,7 +50,7 @@ pub struct SessionStream {
     /// To the worker.
     pub outbound: mpsc::Sender<Outbound>,
     /// From the dispatcher.
-    pub grants: mpsc::Receiver<Vec<Claimed>>,
+    pub grants: mpsc::Receiver<Claims>,
     /// Largest message the worker accepts.
     pub max_message_bytes: usize,
     /// Fires when the scheduler drains.
@@ -68,7 +65,6 @@ struct Running {
     unacknowledged: Unacknowledged,
     /// Whether the worker acknowledges what it is granted; the dispatcher knows the same.
     trusted: bool,
-    mute_limit: LogLimit,
     heartbeat: Option<(u64, oneshot::Receiver<Answer>)>,
     /// When the worker was last told anything.
     spoke: Instant,
@@ -87,7 +83,6 @@ impl SessionStream {
             stream: self,
             unacknowledged: Unacknowledged::default(),
             trusted: false,
-            mute_limit: LogLimit::every(MUTE_LINE_INTERVAL),
             heartbeat: None,
             spoke: Instant::now(),
             acks,
@@ -102,10 +97,8 @@ impl SessionStream {
         }
         // What was never sent goes back. What was sent stays: the worker may have started it and died. If it lives, its
         // next Hello tells; if not, the lease is lost with its session.
-        while let Ok(jobs) = grants.try_recv() {
-            for job in jobs {
-                parts.take_back.undelivered(owner, job.job, job.token);
-            }
+        while let Ok(claims) = grants.try_recv() {
+            parts.take_back.unsent(owner, claims.jobs);
         }
     }
 }
@@ -135,8 +128,8 @@ impl Running {
                         self.send(Response::Ping(v1::Ping {})).await?;
                     }
                 }
-                jobs = self.stream.grants.recv() => match jobs {
-                    Some(jobs) => self.grant(jobs).await?,
+                claims = self.stream.grants.recv() => match claims {
+                    Some(claims) => self.grant(claims).await?,
                     None => return Err(Box::pin(self.stream.parts.unseated(self.stream.owner)).await),
                 },
                 answer = answered(&mut self.heartbeat) => self.renewed(answer).await?,
@@ -148,7 +141,7 @@ impl Running {
                     }
                     last_chance = Some(Instant::now() + LAST_CHANCE);
                 }
-                () = sleep_until(late.unwrap_or(old)), if late.is_some() => self.take_back_late(heard),
+                () = sleep_until(late.unwrap_or(old)), if late.is_some() => self.look_for_late(heard)?,
                 () = sleep_until(old), if !draining => {
                     draining = true;
                     self.send_drain(Duration::ZERO).await?;
@@ -201,7 +194,14 @@ impl Running {
         let (answer, answered) = oneshot::channel();
         self.heartbeat = Some((heartbeat.sequence, answered));
         let owner = self.stream.owner;
-        self.stream.parts.renewer.renew(renew_writer::Request { owner, listed, received: Instant::now(), answer });
+        let awaited = self.unacknowledged.all();
+        self.stream.parts.renewer.renew(renew_writer::Request {
+            owner,
+            listed,
+            awaited,
+            received: Instant::now(),
+            answer,
+        });
         Ok(())
     }
 
@@ -284,9 +284,14 @@ impl Running {
         self.send(Response::SettleAcks(v1::SettleAcks { acks })).await
     }
 
-    async fn grant(&mut self, jobs: Vec<Claimed>) -> End {
+    async fn grant(&mut self, Claims { asked, jobs }: Claims) -> End {
         let parts = self.stream.parts.clone();
         let now = Instant::now();
+        // As this process was stopped: a heartbeat may have found these leases, and not in the worker's list.
+        if asked + parts.timing.grant_ack < now {
+            parts.take_back.unsent(self.stream.owner, jobs);
+            return Ok(());
+        }
         for job in &jobs {
             self.unacknowledged.add(job.job, job.token, now, parts.timing.grant_ack);
         }
@@ -296,7 +301,7 @@ impl Running {
         Ok(())
     }
 
-    /// A grant has arrived. The first one, and the first one after others were late, opens the way for all credits.
+    /// A grant has arrived. The first one opens the way for all credits.
     fn arrived(&mut self, job: JobId, token: Token) {
         if self.unacknowledged.remove(job, token) && !self.trusted {
             self.trusted = true;
@@ -304,42 +309,41 @@ impl Running {
         }
     }
 
-    /// Takes back what was not acknowledged in time, if the worker was heard of lately and since it was sent. Of one that
-    /// was not, nothing is known: it may have started the job and died. Then the lease ends with its session.
-    fn take_back_late(&mut self, heard: Instant) {
+    /// Ends the stream if a grant was not acknowledged in time though the worker was heard of lately and since it was sent.
+    ///
+    /// The grant may still be on its way, for one direction can be slower than the other. Once the worker opens another
+    /// stream, what was sent over this one cannot arrive any more: then its Hello tells what is to be taken back. Of a worker
+    /// that is not heard of nothing is known: it may have started the job and died. Then the lease ends with its session.
+    fn look_for_late(&mut self, heard: Instant) -> End {
         let now = Instant::now();
-        let mut taken = 0;
+        let mut late = 0;
         for sent in self.unacknowledged.late(now) {
-            if heard > sent.at && heard + PING_INTERVAL.mul_f64(1.5) > now {
-                self.stream.parts.take_back.undelivered(self.stream.owner, sent.job, sent.token);
-                taken += 1;
-            } else {
-                self.unacknowledged.postpone(sent, now, PING_INTERVAL / 8);
-            }
+            late += usize::from(heard > sent.at && heard + PING_INTERVAL.mul_f64(1.5) > now);
+            self.unacknowledged.postpone(sent, now, PING_INTERVAL / 8);
         }
-        self.trusted = false;
-        self.stream.parts.dispatcher.distrust(self.stream.owner, self.unacknowledged.resolved());
-        if taken > 0 {
-            self.complain_of_silence(taken, now);
+        if late == 0 {
+            return Ok(());
         }
+        self.complain_of_silence(late, now);
+        let bound = self.stream.parts.timing.grant_ack;
+        Err(Status::deadline_exceeded(format!(
+            "{late} grants were not acknowledged within {bound:?}: say hello again, and acknowledge grants before you run them"
+        )))
     }
 
     fn complain_of_silence(&self, grants: usize, now: Instant) {
-        if let Some(suppressed) = self.mute_limit.allow("mute", now) {
-            let SessionStream { owner, id, worker, .. } = &self.stream;
-            let line = |()| {
-                tracing::warn!(
-                    session.id = %id,
-                    session.no = owner.session_no,
-                    worker = %worker,
-                    grants,
-                    suppressed,
-                    "worker does not acknowledge its grants"
-                );
-            };
-            let count = |workers| tracing::warn!(workers, "more workers do not acknowledge their grants");
-            MUTE_LINES.tell(now, std::iter::once(()), line, count);
-        }
+        let SessionStream { owner, id, worker, .. } = &self.stream;
+        let line = |()| {
+            tracing::warn!(
+                session.id = %id,
+                session.no = owner.session_no,
+                worker = %worker,
+                grants,
+                "worker does not acknowledge its grants"
+            );
+        };
+        let count = |workers| tracing::warn!(workers, "more workers do not acknowledge their grants");
+        MUTE_LINES.tell(now, std::iter::once(()), line, count);
     }
 
     async fn send_drain(&mut self, reconnect_after: Duration) -> End {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use queue_core::{AttemptEnd, JobId, MAX_BATCH, Token};
-use queue_store::{Hint, Lane, Owner, Registry, Store, StoreError, Transaction, Unheld, take_back};
+use queue_store::{Claimed, Hint, Lane, Owner, Registry, Store, StoreError, Transaction, Unheld, take_back};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -37,7 +37,14 @@ impl Handle {
         (Self(sender), run(Task { store, registry, ready }, queue))
     }
 
-    /// A grant that its worker never acknowledged or does not list: goes back and costs nothing.
+    /// Grants that were never sent: go back and cost nothing.
+    pub fn unsent(&self, owner: Owner, jobs: Vec<Claimed>) {
+        for job in jobs {
+            self.undelivered(owner, job.job, job.token);
+        }
+    }
+
+    /// A lease that its worker does not list: goes back and costs nothing.
     pub fn undelivered(&self, owner: Owner, job: JobId, token: Token) {
         self.send(owner, job, token, AttemptEnd::Undelivered);
     }
@@ -63,7 +70,7 @@ struct Task {
 async fn run(task: Task, mut queue: mpsc::Receiver<Request>) -> anyhow::Result<()> {
     while let Some(requests) = batch::next(&mut queue, MAX_BATCH, |_| 1).await {
         for (end, reason) in [
-            (AttemptEnd::Undelivered, "the grant was never acknowledged"),
+            (AttemptEnd::Undelivered, "the grant did not arrive"),
             (AttemptEnd::TimedOut, "the worker did not end the job long after its timeout"),
         ] {
             let mut leases: Vec<Unheld> =

@@ -99,6 +99,15 @@ impl Stream {
         acks.await.expect("an answer comes")
     }
 
+    /// How the scheduler ends the stream.
+    pub async fn end(&mut self) -> Status {
+        loop {
+            if let Err(status) = next(&mut self.responses).await {
+                return status;
+            }
+        }
+    }
+
     async fn wait<T>(&mut self, wanted: impl Fn(Response) -> Option<T>) -> Result<T, Status> {
         loop {
             if let Some(found) = next(&mut self.responses).await?.and_then(&wanted) {

@@ -51,15 +51,22 @@ async fn a_job_that_a_free_slot_waits_for_is_leased_as_it_is_stored_unless_other
     .await;
 }
 
+/// Shows that it lives and acknowledges nothing, until the scheduler ends the stream.
+async fn mute(mut hand: Hand) -> Hand {
+    hand.send(Request::Ping(v1::Ping {})).await;
+    assert_eq!(hand.end().await.map(|status| status.code()), Some(Code::DeadlineExceeded));
+    hand
+}
+
 #[tokio::test]
-async fn an_unacknowledged_grant_goes_back_to_the_front_and_uses_no_attempt() {
+async fn a_grant_that_did_not_arrive_goes_back_to_the_front_and_uses_no_attempt() {
     with_flags(&HASTY, async |_, scheduler| {
         let ids = scheduler.enqueue_all(vec![job("q", "k"); 3]).await;
         let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
         hand.room(1).await;
         let lost = hand.grants(1).await.remove(0);
         assert_eq!(lost.job_id, ids[0]);
-        hand.send(Request::Ping(v1::Ping {})).await;
+        let mut hand = mute(hand).await.again(scheduler, &[]).await.expect("the session lives");
         scheduler.reaches(ids[0], JobState::Ready).await;
         let job = scheduler.job(ids[0]).await;
         assert_eq!((job.attempts_used, job.lease_losses, job.attempts.len()), (0, 0, 1));
@@ -76,6 +83,24 @@ async fn an_unacknowledged_grant_goes_back_to_the_front_and_uses_no_attempt() {
 }
 
 #[tokio::test]
+async fn a_grant_that_arrives_late_is_not_taken_back_before_its_stream_is_gone() {
+    with_flags(&HASTY, async |db, scheduler| {
+        let id = scheduler.enqueue(job("q", "k")).await;
+        let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
+        hand.room(1).await;
+        // As if what it is told came later than what it says.
+        let late = hand.grants(1).await;
+        let hand = mute(hand).await;
+        assert_eq!(scheduler.state(id).await, JobState::Leased);
+        let mut hand = hand.again(scheduler, &late).await.expect("the session lives");
+        assert_eq!(hand.welcome.lost, [], "it has started the job by now");
+        assert_eq!(db.number("select count(*) from fencepost.attempt_log").await, 0);
+        assert_eq!(hand.settle(&late[0], succeeded()).await.verdict(), SettleVerdict::Applied);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_job_that_cannot_be_delivered_many_times_in_a_row_is_dead() {
     with_flags(&HASTY, async |_, scheduler| {
         let id = scheduler.enqueue(job("q", "k")).await;
@@ -86,7 +111,7 @@ async fn a_job_that_cannot_be_delivered_many_times_in_a_row_is_dead() {
             let grant = hand.grants(1).await.remove(0);
             assert!(grant.token > last && grant.attempt == 1);
             last = grant.token;
-            hand.send(Request::Ping(v1::Ping {})).await;
+            hand = mute(hand).await.again(scheduler, &[]).await.expect("the session lives");
         }
         scheduler.reaches(id, JobState::Dead).await;
         let job = scheduler.job(id).await;
@@ -102,58 +127,28 @@ async fn a_job_that_cannot_be_delivered_many_times_in_a_row_is_dead() {
 
 #[tokio::test]
 async fn a_worker_that_acknowledges_nothing_gets_one_job_at_a_time_and_is_named() {
-    with_flags(&["--grant-ack-timeout", "500ms"], async |db, scheduler| {
+    with_flags(&HASTY, async |db, scheduler| {
         let ids = scheduler.enqueue_all(vec![job("q", "k"); 20]).await;
-        let mut mute = Hand::open(scheduler, &["q"], &["k"]).await;
-        mute.room(10_000).await;
+        let mut silent = Hand::open(scheduler, &["q"], &["k"]).await;
         for taken_back in 1..=3 {
-            eventually(PATIENCE, "a grant is taken back", async || {
-                mute.beat(&[]).await;
-                db.number("select count(*) from fencepost.attempt_log").await >= taken_back
+            silent.room(10_000).await;
+            silent.grants(1).await;
+            silent = mute(silent).await.again(scheduler, &[]).await.expect("the session lives");
+            eventually(PATIENCE, "the grant is taken back", async || {
+                db.number("select count(*) from fencepost.attempt_log").await == taken_back
             })
             .await;
-            // The next one may be granted while that one is still on its way back.
-            assert!(db.number("select count(*) from fencepost.lease").await <= 2, "whatever its credits");
+            assert_eq!(db.number("select count(*) from fencepost.lease").await, 0);
         }
-        let line = scheduler.says("worker does not acknowledge its grants", 1).await.remove(0);
+        let line = scheduler.says("worker does not acknowledge its grants", 3).await.remove(0);
         assert_eq!((&line["level"], &line["worker"]), (&json!("WARN"), &json!("hand")));
         assert!(line["session.id"].is_string(), "{line}");
 
         let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
-        let held = hand.take(19).await;
-        mute.send(Request::Draining(v1::Draining {})).await;
-        let last = hand.take_one().await;
-        let mut got: Vec<i64> = held.iter().chain([&last]).map(|grant| grant.job_id).collect();
+        let mut got: Vec<i64> = hand.take(20).await.iter().map(|grant| grant.job_id).collect();
         got.sort_unstable();
         assert_eq!(got, ids);
         assert_eq!(db.number("select count(*) from fencepost.dead").await, 0);
-        assert_eq!(scheduler.lines("worker does not acknowledge its grants").len(), 1, "not for each grant");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_worker_that_was_late_is_trusted_again_with_its_next_acknowledgement() {
-    with_flags(&["--grant-ack-timeout", "1s"], async |db, scheduler| {
-        let ids = scheduler.enqueue_all(vec![job("q", "k"); 10]).await;
-        let mut hand = Hand::open(scheduler, &["q"], &["k"]).await;
-        let mut held = hand.take(1).await;
-        hand.room(9).await;
-        hand.grants(9).await;
-        eventually(PATIENCE, "those nine come back", async || {
-            hand.beat(&held).await;
-            db.number("select count(*) from fencepost.ready").await == 9
-        })
-        .await;
-        hand.room(9).await;
-        let one = hand.grants(1).await;
-        hand.acknowledge(&one).await;
-        held.extend(one);
-        held.extend(hand.accept(8).await);
-        let mut got: Vec<i64> = held.iter().map(|grant| grant.job_id).collect();
-        got.sort_unstable();
-        assert_eq!(got, ids);
-        assert_eq!(hand.beat(&held).await.lost, []);
     })
     .await;
 }
