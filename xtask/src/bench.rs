@@ -1,8 +1,9 @@
 //! `cargo xtask bench`: what the system does per second and per job on this machine, each figure beside its floor.
 
 use std::{
+    fs::File,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{ExitCode, ExitStatus},
 };
 
 use anyhow::{Context as _, ensure};
@@ -21,7 +22,7 @@ const COUNTER: &str = "pg_stat_statements";
 /// What `cargo xtask bench` is told.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Everything scaled down, and one run of each; without --scenario the main ones, within about three minutes.
+    /// Everything scaled down, and one run of each; without --scenario the main ones, in about a minute once it is built.
     #[arg(long)]
     quick: bool,
     /// Only this scenario, or all of a group (`main`, `flat`); may be repeated.
@@ -30,7 +31,7 @@ pub struct Args {
     /// Runs of each scenario; the median counts. 3, or 1 with --quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: Option<u32>,
-    /// Runs the optimised programs as they were built last.
+    /// Runs the optimised programs as they were built last; building them takes minutes the first time.
     #[arg(long)]
     no_build: bool,
     /// Lists the scenarios.
@@ -43,24 +44,29 @@ pub struct Args {
 
 /// Runs the bench. An error if a scenario is broken, never because of a figure.
 pub async fn run(args: &Args, interrupt: &mut Interrupt) -> anyhow::Result<ExitCode> {
-    if !args.no_build {
+    let built = programs().join("bench").is_file();
+    // A list needs no newest programs.
+    if !(args.no_build || args.list && built) {
         build(interrupt).await?;
     }
+    ensure!(programs().join("bench").is_file(), "nothing is built yet: leave --no-build out");
     if args.list {
-        run::success(command(args), interrupt).await?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code(run::status(command(args), interrupt).await?));
     }
     let settings = settings().await?;
     let folder = workspace::target().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let lock = folder.join("lock");
+    let lock = File::create(&lock).with_context(|| format!("create {}", lock.display()))?;
+    ensure!(lock.try_lock().is_ok(), "another bench is running here: two would disturb each other");
     let log = Some(folder.join("postgres.log"));
     let server =
         postgres::start(Options { fsync: true, settings: settings.clone(), log, ..Options::default() }).await?;
     let measured = measure(args, &server, &folder, &shown(&settings), interrupt).await;
     let stopped = postgres::stop(server).await;
-    measured?;
+    let status = measured?;
     stopped?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code(status))
 }
 
 async fn build(interrupt: &mut Interrupt) -> anyhow::Result<()> {
@@ -75,14 +81,17 @@ async fn measure(
     folder: &Path,
     settings: &str,
     interrupt: &mut Interrupt,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<ExitStatus> {
     let mut bench = command(args);
     bench.arg("--programs").arg(programs()).arg("--logs").arg(folder);
     bench.arg("--psql").arg(psql(server)).args(["--postmaster", &server.pid().to_string(), "--settings", settings]);
     bench.env("FENCEPOST_BENCH_DATABASE_URL", server.url("postgres"));
-    let status = run::status(bench, interrupt).await?;
-    ensure!(status.success(), "the bench ended with {status} (logs: {}/*.log)", folder.display());
-    Ok(())
+    run::status(bench, interrupt).await
+}
+
+/// What went wrong the bench itself has said.
+fn code(status: ExitStatus) -> ExitCode {
+    if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn command(args: &Args) -> Command {
@@ -118,5 +127,5 @@ async fn settings() -> anyhow::Result<Vec<(String, String)>> {
 
 fn shown(settings: &[(String, String)]) -> String {
     let pairs: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    format!("fsync, synchronous_commit and full_page_writes on, else stock but for locale=C, {}", pairs.join(", "))
+    format!("else stock but for locale=C, {}", pairs.join(", "))
 }

@@ -44,6 +44,7 @@ async fn attend(server: &PrivatePostgres, command: &[OsString], interrupt: &mut 
         return Ok(ExitCode::SUCCESS);
     };
     let mut command = Command::new(program);
+    private_postgres::forget_client_settings(command.as_std_mut());
     command.args(arguments).env("DATABASE_URL", url);
     let status = run::status(command, interrupt).await?;
     exit_code(status.code()).context("the command was ended by a signal")

@@ -84,16 +84,17 @@ impl Service {
     }
 }
 
-/// A command without the `FENCEPOST_*` settings and database of the user's shell, which are meant for other installations.
+/// A command without the `FENCEPOST_*` settings and databases of the user's shell, which are meant for other installations.
 /// What is logged may be chosen.
 pub fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let bytes = name.as_encoded_bytes();
-        if bytes.starts_with(b"FENCEPOST_") && bytes != b"FENCEPOST_LOG" || bytes == b"DATABASE_URL" {
+        if bytes.starts_with(b"FENCEPOST_") && bytes != b"FENCEPOST_LOG" {
             command.env_remove(name);
         }
     }
+    private_postgres::forget_client_settings(command.as_std_mut());
     command
 }
 

@@ -8,7 +8,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "bench", bin_name = "cargo xtask bench")]
 pub struct Args {
-    /// Everything scaled down, and one run of each; without --scenario the main ones, within about three minutes.
+    /// Everything scaled down, and one run of each; without --scenario the main ones, in about a minute once it is built.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Only this scenario, or all of a group (`main`, `flat`); may be repeated.

@@ -12,9 +12,6 @@ use crate::{
 /// Seconds of a core for a million jobs, of all processes. Less than others is it moved by what else the machine does.
 pub(crate) const TOTAL_CPU: &str = "total_cpu_s_per_1m_jobs";
 
-/// How much of a core went to anything else on the machine: how disturbed the figure is.
-pub(crate) const OTHERS_CPU: &str = "others_cpu_percent";
-
 /// What the schedulers are called.
 const SCHEDULER: &str = "scheduler";
 
@@ -22,7 +19,6 @@ const SCHEDULER: &str = "scheduler";
 #[derive(Debug)]
 pub(crate) struct Meter {
     at: Instant,
-    machine: f64,
     usage: [(&'static str, Usage); 4],
     server: Server,
 }
@@ -43,20 +39,20 @@ struct Server {
 pub(crate) struct Span {
     /// How long it was.
     pub(crate) seconds: f64,
-    /// Bytes of WAL.
-    pub(crate) wal: f64,
-    /// Statements, where they are counted.
-    pub(crate) statements: Option<f64>,
+    wal: f64,
+    statements: Option<f64>,
     commits: f64,
-    /// Seconds of a core that went to anything else on this machine.
-    others: f64,
     usage: [(&'static str, Usage); 4],
 }
 
 impl Meter {
     /// Reads the counters.
     pub(crate) async fn start(stage: &Stage<'_>) -> anyhow::Result<Self> {
-        let machine = usage::of_machine();
+        usage::forget_peak();
+        Self::read(stage).await
+    }
+
+    async fn read(stage: &Stage<'_>) -> anyhow::Result<Self> {
         let usage = [
             (SCHEDULER, usage::of(stage.scheduler_pids())),
             ("workers", usage::of(stage.fleet.pids())),
@@ -64,12 +60,12 @@ impl Meter {
             ("postgres", usage::of_postgres(stage.rig.postmaster)),
         ];
         let server = Server::read(&stage.rig.admin, stage.database.name(), stage.rig.counts_statements).await?;
-        Ok(Self { at: Instant::now(), machine, usage, server })
+        Ok(Self { at: Instant::now(), usage, server })
     }
 
     /// Reads them again.
     pub(crate) async fn span(&self, stage: &Stage<'_>) -> anyhow::Result<Span> {
-        let now = Self::start(stage).await?;
+        let now = Self::read(stage).await?;
         let mut usage = now.usage;
         for ((_, now), (_, then)) in usage.iter_mut().zip(self.usage) {
             now.cpu -= then.cpu;
@@ -79,7 +75,6 @@ impl Meter {
             wal: now.server.wal - self.server.wal,
             commits: now.server.commits - self.server.commits,
             statements: now.server.statements.zip(self.server.statements).map(|(now, then)| now - then),
-            others: (now.machine - self.machine - usage.iter().map(|(_, usage)| usage.cpu).sum::<f64>()).max(0.0),
             usage,
         })
     }
@@ -126,7 +121,6 @@ impl Span {
 
     fn common(&self) -> Counters {
         let mut counters = Counters::default();
-        counters.set(OTHERS_CPU, self.others / self.seconds * 100.0);
         for (role, usage) in self.usage {
             counters.set(format!("{role}_peak_mib"), usage.mib);
         }
@@ -150,18 +144,18 @@ fn calls(database: &str) -> String {
 /// Statements with their databases.
 const STATEMENTS: &str = "pg_stat_statements s join pg_database d on d.oid = s.dbid";
 
-/// Calls, and mean and largest milliseconds, of the statement that carries this name in its comment, since the database was made.
+/// Calls, mean and largest milliseconds, and bytes of WAL, of the statement that carries this name in its comment, since the database was made.
 /// `None` where statements are not counted.
-pub(crate) async fn statement(stage: &Stage<'_>, name: &str) -> anyhow::Result<Option<[f64; 3]>> {
+pub(crate) async fn statement(stage: &Stage<'_>, name: &str) -> anyhow::Result<Option<[f64; 4]>> {
     if !stage.rig.counts_statements {
         return Ok(None);
     }
     let sql = format!(
         "select coalesce(sum(s.calls), 0), coalesce(sum(s.total_exec_time) / nullif(sum(s.calls), 0), 0),
-            coalesce(max(s.max_exec_time), 0)
+            coalesce(max(s.max_exec_time), 0), coalesce(sum(s.wal_bytes), 0)
         from {STATEMENTS}
         where d.datname = '{}' and s.query like '-- {name}' || chr(10) || '%'",
         stage.database.name()
     );
-    stage.rig.admin.numbers::<3>(&sql).await.map(Some)
+    stage.rig.admin.numbers::<4>(&sql).await.map(Some)
 }

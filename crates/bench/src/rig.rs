@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit, test_kill_process};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -96,6 +96,16 @@ impl Rig {
     /// The schedulers' way into a database.
     pub(crate) fn scheduler_url(&self, database: &Psql) -> anyhow::Result<String> {
         Ok(database.role(ROLE, &self.password)?.url().to_owned())
+    }
+
+    /// A database server that has died explains a failure better than what was noticed of it.
+    pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match Pid::from_raw(self.postmaster.cast_signed()).map(test_kill_process) {
+            Some(Err(_)) => {
+                error.context(format!("PostgreSQL has ended; {}/postgres.log says more", self.logs.display()))
+            }
+            _ => error,
+        }
     }
 
     /// The first in a full run, the second in a quick one.

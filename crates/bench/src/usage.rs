@@ -27,9 +27,36 @@ pub(crate) fn of(pids: impl IntoIterator<Item = u32>) -> Usage {
     pids.into_iter().map(one).sum()
 }
 
-/// Of this process.
+/// Of this process; its memory counts from the last [`forget_peak`] on.
 pub(crate) fn own() -> Usage {
     of([std::process::id()])
+}
+
+/// Starts to look for the most memory of this process anew.
+pub(crate) fn forget_peak() {
+    // Where it cannot be reset it is that of the whole run.
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
+/// Where the machine stands: how busy it was, and with what of ours.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Machine {
+    busy: f64,
+    ours: f64,
+}
+
+impl Machine {
+    /// Looks now. Ours are this process, the database server, and all that they started, once it has ended.
+    pub(crate) fn look(postmaster: u32) -> Self {
+        let own = Stat::of(std::process::id()).map_or(0.0, |stat| stat.own + stat.ended);
+        let busy = busy(&fs::read_to_string("/proc/stat").unwrap_or_default()).unwrap_or(0.0);
+        Self { busy, ours: own + of_postgres(postmaster).cpu }
+    }
+
+    /// Seconds of a core that went to anything else since then.
+    pub(crate) fn others_since(self, then: Self) -> f64 {
+        (self.busy - then.busy - (self.ours - then.ours)).max(0.0)
+    }
 }
 
 /// Memory that a process has now, in MiB.
@@ -45,12 +72,7 @@ pub(crate) fn of_postgres(postmaster: u32) -> Usage {
     children.chain([Usage { cpu: first, mib: status(postmaster, "RssAnon") }]).sum()
 }
 
-/// Seconds that the cores of this machine were busy since its start, taken by other machines included.
-pub(crate) fn of_machine() -> f64 {
-    busy(&fs::read_to_string("/proc/stat").unwrap_or_default()).unwrap_or(0.0)
-}
-
-/// The first line: user, nice, system, idle, waiting for a disk, interrupts of two kinds, stolen.
+/// Seconds that the cores of this machine were busy since its start, taken by other machines included. The first line: user, nice, system, idle, waiting for a disk, interrupts of two kinds, stolen.
 fn busy(stat: &str) -> Option<f64> {
     let fields: Vec<f64> =
         stat.lines().next()?.split_whitespace().skip(1).filter_map(|text| text.parse().ok()).collect();

@@ -40,7 +40,7 @@ fn list_names_every_scenario_of_the_table() -> std::io::Result<()> {
 #[test]
 fn what_cannot_be_measured_is_an_error_and_not_an_empty_table() -> std::io::Result<()> {
     for (args, hint) in
-        [(&["--scenario", "nothing"][..], "there is no scenario nothing"), (&["--quick"], "cargo xtask bench")]
+        [(&["--scenario", "nothing"][..], "there is no scenario \"nothing\""), (&["--quick"], "cargo xtask bench")]
     {
         let output = bench(args)?;
         let message = String::from_utf8_lossy(&output.stderr).into_owned();

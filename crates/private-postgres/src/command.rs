@@ -9,12 +9,21 @@ use anyhow::{Context as _, bail};
 
 use crate::account::Account;
 
-/// A command in a given folder, as a given account, without the user's `PG*` variables and with English messages.
+/// Takes from a command what would lead a client of PostgreSQL elsewhere or change its session: the user's `PG*` variables
+/// and `DATABASE_URL`, which are meant for another server.
+pub fn forget_client_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let bytes = name.as_encoded_bytes();
+        if bytes.starts_with(b"PG") || bytes == b"DATABASE_URL" {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// A command in a given folder, as a given account, without the user's settings of clients and with English messages.
 pub(crate) fn clean(program: PathBuf, folder: &Path, account: Option<Account>) -> Command {
     let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {
-        command.env_remove(name);
-    }
+    forget_client_settings(&mut command);
     command.env("LC_ALL", "C").current_dir(folder).stdin(Stdio::null());
     if let Some(account) = account {
         account.apply(&mut command);

@@ -20,5 +20,6 @@ mod place;
 mod server;
 
 pub use binaries::{Binaries, INSTALL_HINT, OLDEST_MAJOR};
+pub use command::forget_client_settings;
 pub use guard::Guard;
 pub use server::{Halt, Options, PrivatePostgres, SUPERUSER};

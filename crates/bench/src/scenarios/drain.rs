@@ -21,6 +21,9 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |rig| Box::pin(run(rig)),
 };
 
+/// From the wish to claim to the commit, as the scheduler sees it. `exec` is the statement alone, as the server counts it.
+pub(super) const CLAIM_P99: &str = "claim_p99_ms";
+
 /// Jobs of the backlog.
 pub(super) fn size(rig: &Rig) -> u64 {
     rig.scaled(200_000, 50_000)
@@ -57,12 +60,12 @@ pub(super) async fn measured(mut stage: Stage<'_>, jobs: u64) -> anyhow::Result<
     let mut claims = stage.commits("claim").await?;
     claims.subtract(&before);
     if let Some(p99) = claims.quantile_ms(0.99) {
-        counters.set("claim_p99_ms", p99);
+        counters.set(CLAIM_P99, p99);
     }
     for name in ["claim", "settle_succeeded"] {
-        if let Some([_, mean_ms, max_ms]) = meter::statement(&stage, name).await? {
-            counters.set(format!("{name}_mean_ms"), mean_ms);
-            counters.set(format!("{name}_max_ms"), max_ms);
+        if let Some([_, mean_ms, max_ms, _]) = meter::statement(&stage, name).await? {
+            counters.set(format!("{name}_exec_mean_ms"), mean_ms);
+            counters.set(format!("{name}_exec_max_ms"), max_ms);
         }
     }
     stage.strike(&mut counters).await?;

@@ -102,7 +102,7 @@ fn million(rig: &Rig) -> u64 {
 async fn beside_plain(rig: &Rig, sample: impl Future<Output = anyhow::Result<Sample>>) -> anyhow::Result<Sample> {
     let plain = drain::plain(rig).await.context("the plain drain")?;
     let mut sample = sample.await?;
-    for name in ["claim_p99_ms", "claim_mean_ms", "claim_max_ms", TOTAL_CPU] {
+    for name in [drain::CLAIM_P99, "claim_exec_mean_ms", "claim_exec_max_ms", TOTAL_CPU] {
         if let Some((value, plain)) = sample.counters.get(name).zip(plain.counters.get(name)) {
             sample.counters.set(format!("plain_{name}"), plain);
             sample.counters.set(format!("{name}_ratio"), value / plain);
