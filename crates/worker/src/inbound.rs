@@ -148,8 +148,8 @@ impl Link {
             Ok(attempt) => Arc::new(attempt),
             Err(invalid) => return tracing::warn!(%invalid, "a grant makes no sense"),
         };
-        // A Hello that is on its way does not list it, so the scheduler takes it back: it must not run.
-        if self.dialer.is_opening() || self.table.knows(attempt.lease) {
+        // A Hello that was said since does not list it. Whoever hears that takes the grant back: it must not run.
+        if self.stream.as_ref().is_none_or(|stream| stream.sealed) || self.table.knows(attempt.lease) {
             return;
         }
         match self.begin(&attempt) {
@@ -183,7 +183,8 @@ impl Link {
             self.renewed(sent, duration(renewed.lease_ttl).unwrap_or(self.lease_ttl));
             // Whatever is not answered for half a lease time is said again.
             self.table.repeat_settlements(now.saturating_sub(self.lease_ttl / 2));
-            if self.moving == Some(Moving::Unrenewed) && !self.dialer.is_opening() {
+            let sealed = self.stream.as_ref().is_some_and(|stream| stream.sealed);
+            if self.moving == Some(Moving::Unrenewed) && !sealed {
                 self.moving = None;
                 self.dialer.stop();
             }

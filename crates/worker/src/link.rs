@@ -197,6 +197,9 @@ impl Link {
         match step {
             Step::Connected(connection) => {
                 let hello = self.hello();
+                if let Some(stream) = &mut self.stream {
+                    stream.sealed = true;
+                }
                 self.dialer.open(connection, hello);
             }
             Step::Opened(opened) => self.welcomed(*opened, now),
@@ -246,7 +249,7 @@ impl Link {
     /// Slots that may be promised now: each is free, and there is room for the result.
     pub(crate) fn free_slots(&self, now: Duration) -> usize {
         let Some(stream) = &self.stream else { return 0 };
-        if self.drain.is_some() || self.moving.is_some() || !self.runner.deadline.holds(now) {
+        if self.drain.is_some() || self.moving.is_some() || stream.sealed || !self.runner.deadline.holds(now) {
             return 0;
         }
         let capacity = self.settings.concurrency as usize;

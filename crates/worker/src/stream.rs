@@ -28,6 +28,8 @@ pub(crate) struct Stream {
     pub(crate) heartbeat_interval: Duration,
     pub(crate) next_heartbeat: Duration,
     pub(crate) said_draining: bool,
+    /// A Hello was said to open another one, and may have been heard: what it did not list must not be started any more.
+    pub(crate) sealed: bool,
     // Slots promised on this stream, in all, and grants that used one.
     credit: u64,
     granted: u64,
@@ -52,6 +54,7 @@ impl Stream {
             heartbeat_interval,
             next_heartbeat: now,
             said_draining: false,
+            sealed: false,
             credit: 0,
             granted: 0,
             sequence: 0,

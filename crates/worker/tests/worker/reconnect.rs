@@ -6,15 +6,19 @@ use queue_proto::millis;
 use queue_proto::v1::settlement::Outcome;
 use queue_proto::v1::{self, work_response};
 use tonic::Status;
-use worker::{CancelReason, Error};
+use worker::{CancelReason, Error, Timing};
 
 use crate::fake::{Fake, Session, grant, lease, patiently};
-use crate::setup::{Running, TTL, builder, run};
+use crate::setup::{Running, TTL, builder, run, timing};
 
 /// Two schedulers and a worker that is welcomed by one of them; the first of the pair is that one.
 async fn two() -> (Fake, Fake, Running, Session) {
+    two_of(timing()).await
+}
+
+async fn two_of(timing: Timing) -> (Fake, Fake, Running, Session) {
     let (mut a, mut b) = (Fake::start(), Fake::start());
-    let worker = run(builder(&[&a.url, &b.url]));
+    let worker = run(builder(&[&a.url, &b.url]).timing(timing));
     let mut swapped = false;
     let session = tokio::select! {
         session = a.accept() => session,
@@ -25,6 +29,14 @@ async fn two() -> (Fake, Fake, Running, Session) {
         std::mem::swap(&mut a, &mut b);
     }
     (a, b, worker, session)
+}
+
+/// The next stream, to whichever of two schedulers.
+async fn either(a: &mut Fake, b: &mut Fake) -> Session {
+    tokio::select! {
+        session = a.accept() => session,
+        session = b.accept() => session,
+    }
 }
 
 /// A worker of two schedulers with one running job.
@@ -100,6 +112,26 @@ async fn asked_to_drain_the_worker_opens_the_next_stream_before_it_leaves_the_fi
     assert_eq!(next.hello.leases, [lease(1)]);
     worker.release.add_permits(1);
     assert!(matches!(next.applied_outcome(1).await, Outcome::Succeeded(_)));
+    worker.finish(next).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_comes_after_a_hello_that_may_have_been_heard_is_not_started() {
+    let timing = Timing { backoff_base: TTL / 2, backoff_cap: TTL / 2, ..timing() };
+    let (mut a, mut b, worker, mut session) = two_of(timing).await;
+    let drain = v1::Drain { reconnect_after: Some(millis(Duration::ZERO)) };
+    session.send(work_response::Message::Drain(drain)).await;
+    // It is heard, and the welcome is lost.
+    either(&mut a, &mut b).await.end(Status::unavailable("lost")).await;
+    // All in the pause before the next one.
+    session.pace(Duration::from_millis(10));
+    for job in 1..=10 {
+        assert_eq!(session.heartbeat().await.leases, []);
+        session.grant([grant(job, "wait")]).await;
+    }
+    let next = either(&mut a, &mut b).await;
+    next.welcome(TTL, Vec::new()).await;
+    assert_eq!(next.hello.leases, []);
     worker.finish(next).await;
 }
 
