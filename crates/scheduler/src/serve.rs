@@ -49,8 +49,9 @@ pub async fn serve(args: ServeArgs, shutdown: Shutdown) -> anyhow::Result<()> {
     let store =
         Store::new(&args.store()?).map_err(|error| anyhow!(cause(&error))).context("read the database's URL")?;
     let name = name(&args);
-    let Some(scheduler) = start(&store, &name, timing, &shutdown).await? else { return Ok(()) };
-    let served = run(&args, timing, &store, &name, scheduler, &shutdown).await;
+    let registry = Arc::new(Registry::default());
+    let Some(scheduler) = start(&store, &registry, &name, timing, &shutdown).await? else { return Ok(()) };
+    let served = run(&args, timing, &store, registry, &name, scheduler, &shutdown).await;
     let retired = async { retire_scheduler(&mut *store.vital().await?, scheduler).await };
     if let Ok(Err(error)) = timeout(FAREWELL_BOUND, store.within(retired)).await {
         batch::complain("the farewell", &error);
@@ -63,13 +64,20 @@ fn name(args: &ServeArgs) -> String {
     args.name.as_ref().map_or_else(lifecycle::process_name, |name| name.as_str().to_owned())
 }
 
-/// Waits for the database, checks the schema, registers. `None`: told to stop meanwhile.
-async fn start(store: &Store, name: &str, timing: Timing, shutdown: &Shutdown) -> anyhow::Result<Option<SchedulerId>> {
+/// Waits for the database, checks the schema, reads the registries, registers. `None`: told to stop meanwhile.
+async fn start(
+    store: &Store,
+    registry: &Registry,
+    name: &str,
+    timing: Timing,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Option<SchedulerId>> {
     let mut patience = batch::Patience::default();
     loop {
         let registered = async {
             let mut conn = store.vital().await?;
             check_schema(&mut conn).await?;
+            hints::reload(store, registry).await?;
             register_scheduler(&mut conn, name, timing.gap).await
         };
         match store.within(registered).await {
@@ -89,14 +97,12 @@ async fn run(
     args: &ServeArgs,
     timing: Timing,
     store: &Store,
+    registry: Arc<Registry>,
     name: &str,
     scheduler: SchedulerId,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let stop = shutdown.soft().clone();
-    let registry = Arc::new(Registry::default());
-    let read = store.within(hints::reload(store, &registry)).await;
-    read.map_err(|error| anyhow!(cause(&error))).context("read the registries")?;
     let mut tasks = Tasks::new(shutdown.clone());
     let dispatcher = dispatcher::Handle::new(registry.clone(), timing.insert_lag);
     let hints = hints::Handle::default();
