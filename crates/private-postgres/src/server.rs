@@ -90,6 +90,11 @@ impl PrivatePostgres {
         let programs = place.programs(&binaries)?;
         let password = random_password()?;
         init(&place, &programs, &password)?;
+        Self::over(place, programs, password, options)
+    }
+
+    /// Starts a server over a cluster.
+    fn over(place: Place, programs: PathBuf, password: String, options: &Options) -> anyhow::Result<Self> {
         let log = options.log.clone().unwrap_or_else(|| place.log());
         let (child, port) = launch(&place, &programs, options, &log)?;
         // From here on the value's drop stops the server, whatever fails.
@@ -99,6 +104,19 @@ impl PrivatePostgres {
         place.write_secret("pgpass", &server.passfile_line(), false)?;
         server.place = Some(place);
         Ok(server)
+    }
+
+    /// Makes a copy of this server that follows it, in a new folder below `folder`, with the same password and a port of its own.
+    ///
+    /// Returns when it accepts connections; a minute at most. Nothing waits for it unless `synchronous_standby_names` says so.
+    pub fn standby(&self, folder: &Path) -> anyhow::Result<Self> {
+        let place = Place::below(folder)?;
+        let mut backup = place.command(&self.programs, "pg_basebackup");
+        backup.args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync", "--pgdata"]);
+        backup.arg(place.data()).args(["--host", &Ipv4Addr::LOCALHOST.to_string(), "--port", &self.port.to_string()]);
+        backup.args(["--username", SUPERUSER, "--no-password"]).env("PGPASSWORD", &self.password);
+        command::run(backup, "copy a PostgreSQL cluster")?;
+        Self::over(place, self.programs.clone(), self.password.clone(), &Options { log: None, ..self.options.clone() })
     }
 
     /// Ends the server, within 20 seconds, and keeps the cluster; [`resume`](Self::resume) starts it again.
@@ -267,10 +285,10 @@ fn await_ready(child: &mut Child, data: &Path) -> anyhow::Result<Option<ExitStat
     ended.with_context(|| format!("wait {START_BOUND:?} for it to accept connections"))
 }
 
-/// The first line of `postmaster.pid` is the process, the eighth its state.
+/// The first line of `postmaster.pid` is the process, the eighth its state; a standby takes connections, too.
 fn says_ready(pid_file: &str, pid: &str) -> bool {
     let mut lines = pid_file.lines();
-    lines.next() == Some(pid) && lines.nth(6).is_some_and(|state| state.trim() == "ready")
+    lines.next() == Some(pid) && lines.nth(6).is_some_and(|state| ["ready", "standby"].contains(&state.trim()))
 }
 
 /// Ends the server with ever harder signals and reaps it.
@@ -320,6 +338,7 @@ mod tests {
         assert!(says_ready(file, "42"));
         assert!(!says_ready(file, "43"));
         assert!(!says_ready(&file.replace("ready", "starting"), "42"));
+        assert!(says_ready(&file.replace("ready", "standby"), "42"));
         assert!(!says_ready("42\n/data\n", "42"));
         assert!(!says_ready("", "42"));
     }
