@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod database;
 mod demo;
+mod e2e;
 mod hex;
 mod interrupt;
 mod lint;
@@ -39,6 +40,8 @@ enum Task {
     Demo(demo::Args),
     /// Measures the whole system on this machine, each figure beside its floor.
     Bench(bench::Args),
+    /// Injects faults into the whole system and judges the history of what happened.
+    E2e(e2e::Args),
     /// Starts the whole system and keeps it running until Ctrl-C.
     Up(stack::StackArgs),
     /// Starts a private PostgreSQL, prints its URL, and runs until Ctrl-C or until a given command ends.
@@ -72,6 +75,7 @@ async fn perform(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Demo(args) => demo::run(&args, &mut interrupt).await,
         Task::Bench(args) => bench::run(&args, &mut interrupt).await,
+        Task::E2e(args) => e2e::run(&args, &mut interrupt).await,
         Task::Up(args) => up::run(&args, &mut interrupt).await,
         Task::Pg(args) => pg::run(args, &mut interrupt).await,
         Task::Sqlx(args) => query_data::run(&args, &mut interrupt).await,

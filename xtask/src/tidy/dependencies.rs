@@ -4,7 +4,7 @@ use super::{Finding, tree::Tree};
 
 /// Dependencies that belong to some crates only, and those crates.
 const OWNED: [(&str, &[&str]); 9] = [
-    ("sqlx", &["queue-store", "effect-guard", "testbed"]),
+    ("sqlx", &["queue-store", "effect-guard", "testbed", "e2e"]),
     ("prost", &["queue-proto"]),
     ("prost-types", &["queue-proto"]),
     ("tonic-prost", &["queue-proto"]),
