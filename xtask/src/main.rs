@@ -11,6 +11,7 @@ mod e2e;
 mod hex;
 mod interrupt;
 mod lint;
+mod mutate;
 mod pg;
 mod pinned;
 mod postgres;
@@ -51,6 +52,8 @@ enum Task {
     Sqlx(query_data::Args),
     /// Runs all tests on a private PostgreSQL.
     Test(test::Args),
+    /// Takes the predicates that fence writes away, one at a time, and sees whether a test notices.
+    Mutate(mutate::Args),
     /// Checks formatting, lints, documentation, the repository's rules, query descriptions and licences.
     Lint,
     /// Checks the rules of the repository that prose cannot hold.
@@ -80,6 +83,7 @@ async fn perform(task: Task) -> anyhow::Result<ExitCode> {
         Task::Pg(args) => pg::run(args, &mut interrupt).await,
         Task::Sqlx(args) => query_data::run(&args, &mut interrupt).await,
         Task::Test(args) => test::run(&args, &mut interrupt).await,
+        Task::Mutate(args) => mutate::run(&args, &mut interrupt).await,
         Task::Lint => lint::run(&mut interrupt).await,
         Task::Tidy => tidy::run(&mut interrupt).await,
     }
