@@ -1,6 +1,9 @@
 //! `cargo xtask e2e`: faults injected into the whole system, and a checker that judges what came of it.
 
-use std::process::ExitCode;
+use std::{
+    path::Path,
+    process::{ExitCode, Stdio},
+};
 
 use tokio::process::Command;
 
@@ -49,8 +52,23 @@ pub async fn run(args: &Args, interrupt: &mut Interrupt) -> anyhow::Result<ExitC
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Whether a mount namespace can be made here.
+fn can_mount() -> bool {
+    let mut unshare = std::process::Command::new("unshare");
+    unshare.args(["--mount", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
+    unshare.status().is_ok_and(|status| status.success())
+}
+
 fn command(args: &Args) -> Command {
-    let mut command = service::command(&workspace::target().join("debug/e2e"));
+    let program = workspace::target().join("debug/e2e");
+    let mut command = if can_mount() {
+        // What is mounted there is gone with the last process of it, whatever happens.
+        let mut command = service::command(Path::new("unshare"));
+        command.args(["--mount", "--propagation", "private"]).arg(program).env("FENCEPOST_E2E_OWN_MOUNTS", "1");
+        command
+    } else {
+        service::command(&program)
+    };
     command.arg("--folder").arg(workspace::target().join("e2e"));
     command.args(args.list.then_some("--list")).args(args.keep.then_some("--keep"));
     command.args(args.scenarios.iter().flat_map(|name| ["--scenario", name]));

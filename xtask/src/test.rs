@@ -15,7 +15,7 @@ use tokio::{
 use crate::{interrupt::Interrupt, pg, postgres, run};
 
 /// Connections for all test processes together.
-const MAX_CONNECTIONS: u32 = 400;
+pub const MAX_CONNECTIONS: u32 = 400;
 
 /// What `cargo xtask test` is told.
 #[derive(Debug, clap::Args)]

@@ -8,6 +8,7 @@ mod args;
 mod bare;
 mod checker;
 mod clock;
+mod disk;
 mod history;
 mod producer;
 mod proxy;

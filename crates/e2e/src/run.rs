@@ -116,7 +116,7 @@ async fn one(args: &Args, scenario: &Scenario, seed: u64) -> Row {
 /// One run of a scenario, in a folder of its own.
 async fn attempt(args: &Args, scenario: &Scenario, seed: u64) -> anyhow::Result<Figures> {
     let folder = folder(&args.folder, scenario, seed)?;
-    let mut world = World::create(seed, &folder, scenario.settings).await.context("set up")?;
+    let mut world = World::create(seed, &folder, scenario.settings, scenario.disk).await.context("set up")?;
     // What tests stand on panics where it waits in vain: that ends this scenario and no other.
     let played = AssertUnwindSafe(play(scenario, &mut world)).catch_unwind();
     let ran = timeout(SCENARIO_BOUND, async { played.await.unwrap_or_else(|panic| bail!("{}", said(&*panic))) }).await;

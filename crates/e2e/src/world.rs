@@ -17,6 +17,7 @@ use testbed::{Process, Processes, free_address, listening};
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    disk::Disk,
     history::{Event, Log},
     producer::Producer,
     proxy::Proxy,
@@ -52,6 +53,8 @@ pub(crate) struct World {
     pub(crate) reaper: Option<Process>,
     /// The database server.
     pub(crate) server: PrivatePostgres,
+    /// Its disk, if it has one of its own. After the server, which must be gone before it.
+    pub(crate) disk: Option<Disk>,
     /// How long leases outlive a heartbeat.
     pub(crate) ttl: Duration,
     /// Variables that processes get besides, such as for a clock that is wrong.
@@ -78,14 +81,20 @@ pub(crate) struct Scheduler {
 }
 
 impl World {
-    /// An empty database and nothing else.
-    pub(crate) async fn create(seed: u64, folder: &Path, settings: &[(&str, &str)]) -> anyhow::Result<Self> {
+    /// An empty database and nothing else; on a disk of its own of so many MiB, if that is asked for.
+    pub(crate) async fn create(
+        seed: u64,
+        folder: &Path,
+        settings: &[(&str, &str)],
+        disk: Option<u32>,
+    ) -> anyhow::Result<Self> {
         let history = folder.join("history");
         std::fs::create_dir_all(&history).with_context(|| format!("make {}", history.display()))?;
         let log = Some(folder.join("postgres.log"));
         let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         let options = Options { log, settings, ..Options::default() };
-        let place = folder.to_owned();
+        let disk = disk.map(|mib| Disk::mount(&folder.join("disk"), mib)).transpose()?;
+        let place = if disk.is_some() { folder.join("disk") } else { folder.to_owned() };
         let server = tokio::task::spawn_blocking(move || PrivatePostgres::start(&place, &options)).await??;
         Ok(Self {
             rng: StdRng::seed_from_u64(seed),
@@ -94,6 +103,7 @@ impl World {
             workers: Vec::new(),
             reaper: None,
             server,
+            disk,
             ttl: TTL,
             env: Vec::new(),
             processes: Processes::new(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use private_postgres::Halt;
 use rand::RngExt as _;
 use sqlx::PgConnection;
@@ -150,5 +150,24 @@ pub(super) async fn failed_over(world: &mut World) -> anyhow::Result<()> {
     tokio::task::block_in_place(|| world.server.halt(Halt::Crash))?;
     world.fail_over(standby).await?;
     world.healed("failover of the database");
+    load.await?
+}
+
+pub(super) async fn disk_full(world: &mut World) -> anyhow::Result<()> {
+    world.populate(2, 3, 8).await?;
+    let producer = world.producer()?;
+    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD * 2, plain(100)).await });
+    for _ in 0..2 {
+        sleep(Duration::from_secs(2)).await;
+        world.fault("a full disk of the database");
+        let disk = world.disk.as_ref().context("the database has a disk of its own")?;
+        tokio::task::block_in_place(|| disk.fill())?;
+        sleep(TTL + TTL.mul_f64(world.rng.random())).await;
+        let disk = world.disk.as_ref().context("the database has a disk of its own")?;
+        disk.free()?;
+        // Without room for its log it crashes, and does not come back by itself.
+        tokio::task::block_in_place(|| world.server.halt(Halt::Crash).and_then(|()| world.server.resume()))?;
+        world.healed("a full disk of the database");
+    }
     load.await?
 }

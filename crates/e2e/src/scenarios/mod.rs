@@ -13,6 +13,7 @@ use futures::future::LocalBoxFuture;
 use queue_core::NewJob;
 
 use crate::{
+    disk,
     worker::{Manners, Step},
     world::World,
 };
@@ -32,6 +33,8 @@ pub(crate) struct Scenario {
     pub(crate) rest: Duration,
     /// Settings of the database server.
     pub(crate) settings: &'static [(&'static str, &'static str)],
+    /// The size of the database server's own disk, in MiB, if it has one.
+    pub(crate) disk: Option<u32>,
     /// Why it cannot be tried here, if so.
     pub(crate) lacks: fn() -> Option<&'static str>,
 }
@@ -44,11 +47,12 @@ const BASE: Scenario = Scenario {
     run: |_| Box::pin(async { Ok(()) }),
     rest: Duration::from_secs(30),
     settings: &[],
+    disk: None,
     lacks: || None,
 };
 
 /// All of them, in the order in which they run.
-pub(crate) const ALL: [Scenario; 32] = [
+pub(crate) const ALL: [Scenario; 34] = [
     Scenario {
         name: "worker-killed",
         cases: &["S001", "S003", "S082"],
@@ -230,6 +234,22 @@ pub(crate) const ALL: [Scenario; 32] = [
         cases: &["S015"],
         about: "the database server dies under load, and its synchronous standby takes its place",
         run: |world| Box::pin(database::failed_over(world)),
+        ..BASE
+    },
+    Scenario {
+        name: "database-disk-full",
+        cases: &["S015"],
+        about: "the database's disk is full for a while, in which the server may crash",
+        run: |world| Box::pin(database::disk_full(world)),
+        disk: Some(400),
+        lacks: disk::lacks,
+        ..BASE
+    },
+    Scenario {
+        name: "large-payloads",
+        cases: &["S048", "S099"],
+        about: "a thousand jobs of 100 kB, a worker of ten slots, and workers that read nothing",
+        run: |world| Box::pin(streams::large_payloads(world)),
         ..BASE
     },
     Scenario {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use client::v1;
 use futures::future::try_join_all;
+use queue_core::NewJob;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::{
     io::AsyncWriteExt as _,
@@ -206,4 +207,41 @@ impl Liar {
             _ => vec![Request::Draining(v1::Draining {}), Request::Bye(v1::Bye {}), Request::Ping(v1::Ping {})],
         }
     }
+}
+
+/// Bytes of a large payload.
+const LARGE: usize = 100_000;
+
+/// Workers that read nothing.
+const UNREADING: u32 = 3;
+
+pub(super) async fn large_payloads(world: &mut World) -> anyhow::Result<()> {
+    world.populate(2, 1, 10).await?;
+    world.fault("workers that read nothing");
+    let mut idle = Vec::new();
+    for number in 0..UNREADING {
+        let (url, log) = (world.urls()[number as usize % 2].clone(), world.log(&format!("unreading-{number}"))?);
+        let bare = Bare::open(&url, hello("unreading", 10_000), log).await?;
+        idle.push(tokio::spawn(async move {
+            // It lives, and has room for everything.
+            loop {
+                bare.say(Request::Credit(v1::Credit { total: 10_000 })).await;
+                bare.say(Request::Ping(v1::Ping {})).await;
+                sleep(Duration::from_secs(1)).await;
+            }
+        }));
+    }
+    let large = |job: NewJob| {
+        let mut job = soon(job);
+        let mut payload = job.payload.to_vec();
+        // Blanks after it change nothing.
+        payload.resize(LARGE, b' ');
+        job.payload = payload.into();
+        job
+    };
+    world.producer()?.enqueue(1_000, |_| plain(20), large).await?;
+    world.rest(Duration::from_secs(40)).await?;
+    idle.iter().for_each(tokio::task::JoinHandle::abort);
+    world.healed("workers that read nothing");
+    Ok(())
 }
