@@ -49,7 +49,7 @@ const LONG_WORK: u32 = 4;
 const REASON_BOUND: Duration = Duration::from_millis(500);
 
 /// How much later than the server's own bound an answer may come.
-const ANSWER_MARGIN: Duration = Duration::from_secs(1);
+pub const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
 /// The database: pools by kind of work.
 #[derive(Debug, Clone)]

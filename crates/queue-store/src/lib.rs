@@ -29,7 +29,7 @@ mod transaction;
 mod within;
 
 pub use claim::{Claim, ClaimRequest, Claimed, SlotRequest, claim};
-pub use connect::{Store, StoreConfig};
+pub use connect::{ANSWER_MARGIN, Store, StoreConfig};
 pub use endings::{Ending, settle_endings};
 pub use enqueue::{EnqueueRow, Enqueued, enqueue, enqueue_for};
 pub use error::StoreError;

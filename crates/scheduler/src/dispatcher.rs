@@ -125,6 +125,11 @@ impl Handle {
         self.0.wake.notify_one();
     }
 
+    /// Whether no statement is under way that may lease jobs for a session: what was leased is handed to its stream.
+    pub fn is_quiet(&self, owner: Owner) -> bool {
+        self.state().seat(owner).is_none_or(|seat| seat.reserved == 0)
+    }
+
     /// A session's stream gets no more jobs, but goes on.
     pub fn close(&self, owner: Owner) {
         if let Some(seat) = self.state().seat(owner) {

@@ -35,6 +35,8 @@ pub struct Request {
     pub listed: HashSet<Listed>,
     /// What it was granted and has not acknowledged: it may be on its way.
     pub awaited: HashSet<Listed>,
+    /// Whether everything that was leased for it by then had been sent.
+    pub quiet: bool,
     /// When the heartbeat arrived.
     pub received: Instant,
     /// Where the answer goes. Dropped if the database could not renew.
@@ -223,6 +225,8 @@ impl Task {
         overdue: &HashMap<Listed, Duration>,
     ) -> (Vec<Listed>, Vec<Listed>) {
         let age = request.received.elapsed();
+        // What is older was acknowledged, or never will be sent.
+        let unsent = if request.quiet { self.timing.grant_ack } else { self.timing.claim_age };
         let mut lost = request.listed.clone();
         let mut late = Vec::new();
         for lease in held {
@@ -232,8 +236,7 @@ impl Task {
                 // Stays among the lost if the worker lists it.
                 self.take_back.overdue(request.owner, lease.job, lease.token);
             } else if !lost.remove(&key) {
-                // Older than a grant may become before it is sent: it is sent and acknowledged, or never will be sent.
-                if lease.age > self.timing.grant_ack + age && !request.awaited.contains(&key) {
+                if lease.age > unsent + age && !request.awaited.contains(&key) {
                     self.take_back.undelivered(request.owner, lease.job, lease.token);
                 }
             } else if overdue.is_some() {

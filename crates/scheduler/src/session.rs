@@ -195,10 +195,13 @@ impl Running {
         self.heartbeat = Some((heartbeat.sequence, answered));
         let owner = self.stream.owner;
         let awaited = self.unacknowledged.all();
+        // In this order: what is not under way any more is in the channel, or was taken out and sent.
+        let quiet = self.stream.parts.dispatcher.is_quiet(owner) && self.stream.grants.is_empty();
         self.stream.parts.renewer.renew(renew_writer::Request {
             owner,
             listed,
             awaited,
+            quiet,
             received: Instant::now(),
             answer,
         });
@@ -288,7 +291,7 @@ impl Running {
         let parts = self.stream.parts.clone();
         let now = Instant::now();
         // As this process was stopped: a heartbeat may have found these leases, and not in the worker's list.
-        if asked + parts.timing.grant_ack < now {
+        if asked + parts.timing.claim_age < now {
             parts.take_back.unsent(self.stream.owner, jobs);
             return Ok(());
         }

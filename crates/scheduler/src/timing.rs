@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use queue_store::ANSWER_MARGIN;
+
 use crate::ServeArgs;
 
 /// How often either side of a stream says something.
@@ -27,6 +29,8 @@ pub struct Timing {
     pub heartbeat: Duration,
     /// For the acknowledgement of a grant.
     pub grant_ack: Duration,
+    /// How old a claim may be when its grants are sent: older than its answer can be, unless this process was stopped.
+    pub claim_age: Duration,
     /// Between two beats of a scheduler.
     pub beat: Duration,
     /// Silence of all schedulers after which sessions get one lease time of grace.
@@ -41,10 +45,12 @@ impl Timing {
     /// Derives the intervals.
     pub fn new(args: &ServeArgs) -> Self {
         let ttl = args.session_ttl;
+        let grant_ack = args.grant_ack_timeout.unwrap_or(ttl / 3);
         Self {
             ttl,
             heartbeat: args.heartbeat_interval.unwrap_or(ttl / 3),
-            grant_ack: args.grant_ack_timeout.unwrap_or(ttl / 3),
+            grant_ack,
+            claim_age: args.db_connect_timeout + args.db_statement_timeout + ANSWER_MARGIN + grant_ack,
             beat: (ttl / 8).min(MAX_BEAT),
             gap: ttl / 2,
             overdue: args.overdue_allowance,
@@ -53,8 +59,8 @@ impl Timing {
     }
 
     /// How long after an unanswered statement a lease of it may still be too young to be taken back: it may be committed
-    /// late, and a worker has time to acknowledge it.
+    /// late, and until then its grant could have been sent.
     pub fn doubt(&self) -> Duration {
-        self.insert_lag + self.grant_ack
+        self.insert_lag + self.claim_age
     }
 }

@@ -193,3 +193,29 @@ async fn locked_leases_do_not_keep_jobs_from_being_stored() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_claim_that_the_database_answers_late_is_granted_all_the_same() {
+    db_test(async |db| {
+        let flags = ["--grant-ack-timeout", "200ms", "--db-lock-timeout", "2500ms", "--db-statement-timeout", "3s"];
+        let scheduler = Scheduler::start(&db.url(), &flags).await;
+        let id = scheduler.enqueue(job("q", "k")).await;
+        let mut hand = Hand::open(&scheduler, &["q"], &["k"]).await;
+        let locking = db.run("begin; lock table fencepost.lease; select pg_sleep(1); commit");
+        let claiming = async {
+            let locked = "select count(*) from pg_locks where mode = 'AccessExclusiveLock' and granted
+                and relation = 'fencepost.lease'::regclass";
+            eventually(PATIENCE, "locked", async || db.number(locked).await == 1).await;
+            hand.take_one().await
+        };
+        let ((), grant) = tokio::join!(locking, claiming);
+        assert_eq!(grant.job_id, id);
+        assert_eq!(
+            db.number("select count(*) from fencepost.attempt_log").await,
+            0,
+            "nothing was given back meanwhile"
+        );
+        assert_eq!(hand.settle(&grant, succeeded()).await.verdict(), SettleVerdict::Applied);
+    })
+    .await;
+}
