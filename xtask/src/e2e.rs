@@ -32,8 +32,8 @@ pub struct Args {
     #[arg(long = "for", value_name = "TIME")]
     time: Option<String>,
     /// Scenarios that run at once, each in a system of its own. 2 unless set.
-    #[arg(long)]
-    at_once: Option<u32>,
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=16))]
+    at_once: Option<u8>,
     /// Leaves the logs and the history of every scenario behind, not only of those that failed.
     #[arg(long)]
     keep: bool,

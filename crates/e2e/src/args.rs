@@ -21,17 +21,12 @@ pub struct Args {
     #[arg(long = "for", value_name = "TIME", value_parser = lifecycle::duration)]
     pub(crate) time: Option<Duration>,
     /// Scenarios that run at once, each in a system of its own.
-    #[arg(long, default_value_t = 2, value_parser = at_once)]
-    pub(crate) at_once: usize,
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) at_once: u8,
     /// Leaves the logs and the history of every scenario behind, not only of those that failed.
     #[arg(long)]
     pub(crate) keep: bool,
     /// The folder for logs and histories.
     #[arg(long, hide = true, default_value = "target/e2e")]
     pub(crate) folder: PathBuf,
-}
-
-fn at_once(text: &str) -> Result<usize, String> {
-    let count: usize = text.parse().map_err(|error| format!("{error}"))?;
-    if (1..=16).contains(&count) { Ok(count) } else { Err("must be 1 to 16".to_owned()) }
 }

@@ -81,7 +81,7 @@ async fn run_all(args: &Args, chosen: &[Scenario]) -> anyhow::Result<()> {
         let runs = chosen
             .iter()
             .map(|scenario| async move { if is_over() { None } else { Some(one(args, scenario, seed).await) } });
-        let runs = stream::iter(runs).buffer_unordered(args.at_once).filter_map(async |row| row);
+        let runs = stream::iter(runs).buffer_unordered(args.at_once.into()).filter_map(async |row| row);
         rows.extend(runs.collect::<Vec<_>>().await);
         if args.time.is_none() || is_over() {
             break;

@@ -8,13 +8,12 @@ use rand::RngExt as _;
 use sqlx::PgConnection;
 use tokio::time::sleep;
 
-use super::{LOAD, RATE, plain};
+use super::{LOAD, RATE, load, plain};
 use crate::world::{TTL, World};
 
 pub(super) async fn restarted(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD * 2, plain(100)).await });
+    let load = load(world, RATE, LOAD * 2, plain(100))?;
     for (how, away) in [(Halt::Crash, Duration::ZERO), (Halt::Fast, TTL / 2), (Halt::Crash, TTL * 2)] {
         sleep(Duration::from_secs(2).mul_f64(world.rng.random())).await;
         world.fault("restart of the database");
@@ -28,8 +27,7 @@ pub(super) async fn restarted(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn sessions_killed(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     let mut conn = world.connect().await?;
     for _ in 0..40 {
         sleep(Duration::from_millis(300).mul_f64(world.rng.random())).await;
@@ -44,8 +42,7 @@ pub(super) async fn sessions_killed(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn locked(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     let mut conn = world.connect().await?;
     let locks = [
         "begin; lock table fencepost.lease in access exclusive mode",
@@ -66,8 +63,7 @@ pub(super) async fn locked(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn listeners_killed(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     let mut conn = world.connect().await?;
     let mut killed = 0;
     for _ in 0..20 {
@@ -83,8 +79,7 @@ pub(super) async fn listeners_killed(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn read_only(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     let mut conn = world.connect().await?;
     for _ in 0..2 {
         sleep(Duration::from_secs(1).mul_f64(world.rng.random())).await;
@@ -105,8 +100,7 @@ async fn set(conn: &mut PgConnection, setting: &'static str) -> anyhow::Result<(
 
 pub(super) async fn out_of_connections(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     let mut conn = world.connect().await?;
     for _ in 0..2 {
         sleep(Duration::from_secs(1)).await;
@@ -143,8 +137,7 @@ pub(super) async fn snapshot_held(world: &mut World) -> anyhow::Result<()> {
 pub(super) async fn failed_over(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
     let standby = world.add_standby().await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     sleep(Duration::from_secs(2) + Duration::from_secs(2).mul_f64(world.rng.random())).await;
     world.fault("failover of the database");
     tokio::task::block_in_place(|| world.server.halt(Halt::Crash))?;
@@ -155,8 +148,7 @@ pub(super) async fn failed_over(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn disk_full(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD * 2, plain(100)).await });
+    let load = load(world, RATE, LOAD * 2, plain(100))?;
     for _ in 0..2 {
         sleep(Duration::from_secs(2)).await;
         world.fault("a full disk of the database");

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use queue_core::NewJob;
+use tokio::task::JoinHandle;
 
 use crate::{
     disk,
@@ -312,6 +313,12 @@ fn mixed(number: u32) -> Step {
         2 => Step { ms: 5 * ms, fails: 0, manners: Manners::Busy },
         _ => Step { ms, fails: 0, manners: Manners::Polite },
     }
+}
+
+/// Jobs that come at this rate for this long, whatever happens meanwhile.
+fn load(world: &mut World, rate: u32, time: Duration, step: Step) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
+    let producer = world.producer()?;
+    Ok(tokio::spawn(async move { producer.enqueue_paced(rate, time, step).await }))
 }
 
 /// Jobs of one run under load.

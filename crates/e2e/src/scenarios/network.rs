@@ -6,9 +6,9 @@ use anyhow::ensure;
 use rand::RngExt as _;
 use tokio::time::sleep;
 
-use super::{LOAD, RATE, plain};
+use super::{LOAD, RATE, load, plain};
 use crate::{
-    proxy::Way,
+    proxy::{Proxy, Way},
     world::{Scheduler, TTL, World},
 };
 
@@ -22,24 +22,30 @@ const CUTS: usize = 60;
 const WITHIN: i64 = 20_000;
 
 pub(super) async fn database_cut(world: &mut World) -> anyhow::Result<()> {
+    cuts(world, "connection to the database cut", |scheduler| &scheduler.back).await
+}
+
+pub(super) async fn cut(world: &mut World) -> anyhow::Result<()> {
+    cuts(world, "connection of a worker or producer cut", |scheduler| &scheduler.front).await
+}
+
+async fn cuts(world: &mut World, what: &str, proxy: fn(&Scheduler) -> &Proxy) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE * 2, LOAD, plain(50)).await });
+    let load = load(world, RATE * 2, LOAD, plain(50))?;
     for cut in 0..CUTS {
         let way = if world.rng.random() { Way::Up } else { Way::Down };
         let bytes = world.rng.random_range(1..WITHIN);
-        world.fault("connection to the database cut");
-        world.schedulers[cut % 2].back.cut_after(way, bytes);
+        world.fault(what);
+        proxy(&world.schedulers[cut % 2]).cut_after(way, bytes);
         sleep(LOAD / u32::try_from(CUTS)?).await;
     }
-    heal(world, "connection to the database cut");
+    heal(world, what);
     load.await?
 }
 
 pub(super) async fn database_slow(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     for delay in [Duration::from_millis(300), Duration::from_secs(8)] {
         sleep(Duration::from_secs(1).mul_f64(world.rng.random())).await;
         world.fault("slow answers of the database");
@@ -54,8 +60,7 @@ pub(super) async fn database_slow(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn silent(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD * 2, plain(100)).await });
+    let load = load(world, RATE, LOAD * 2, plain(100))?;
     for ways in [&[Way::Up, Way::Down][..], &[Way::Down], &[Way::Up], &[Way::Down]] {
         let at = world.rng.random_range(0..world.schedulers.len());
         world.fault("silence between workers and a scheduler");
@@ -65,21 +70,6 @@ pub(super) async fn silent(world: &mut World) -> anyhow::Result<()> {
         sleep((TTL * 2).mul_f64(world.rng.random())).await;
         heal(world, "silence between workers and a scheduler");
     }
-    load.await?
-}
-
-pub(super) async fn cut(world: &mut World) -> anyhow::Result<()> {
-    world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE * 2, LOAD, plain(50)).await });
-    for cut in 0..CUTS {
-        let way = if world.rng.random() { Way::Up } else { Way::Down };
-        let bytes = world.rng.random_range(1..WITHIN);
-        world.fault("connection of a worker or producer cut");
-        world.schedulers[cut % 2].front.cut_after(way, bytes);
-        sleep(LOAD / u32::try_from(CUTS)?).await;
-    }
-    heal(world, "connection of a worker or producer cut");
     load.await?
 }
 
@@ -111,8 +101,7 @@ pub(super) async fn same_keys(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn drains_silenced(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE * 2, LOAD, plain(50)).await });
+    let load = load(world, RATE * 2, LOAD, plain(50))?;
     let mut clean = true;
     for round in 0..4 {
         sleep(Duration::from_secs(1).mul_f64(world.rng.random())).await;
@@ -141,8 +130,7 @@ pub(super) async fn drains_silenced(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn refused(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     for round in 0..8 {
         let at = world.rng.random_range(0..world.schedulers.len());
         let back = world.rng.random();

@@ -7,7 +7,7 @@ use queue_core::NewJob;
 use rand::RngExt as _;
 use tokio::time::sleep;
 
-use super::{JOBS, LOAD, RATE, mixed, plain, soon};
+use super::{JOBS, LOAD, RATE, load, mixed, plain, soon};
 use crate::{
     worker::{Manners, Step},
     world::{TTL, World},
@@ -128,8 +128,7 @@ fn soon_but_bounded(job: NewJob) -> NewJob {
 
 pub(super) async fn schedulers_killed(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     for at in [0, 1, 0, 1] {
         sleep(moment(world, Duration::from_secs(2))).await;
         world.fault("SIGKILL of a scheduler");
@@ -143,8 +142,7 @@ pub(super) async fn schedulers_killed(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn schedulers_frozen(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     for at in [0, 1] {
         sleep(moment(world, Duration::from_secs(1))).await;
         world.fault("SIGSTOP of a scheduler");
@@ -158,8 +156,7 @@ pub(super) async fn schedulers_frozen(world: &mut World) -> anyhow::Result<()> {
 
 pub(super) async fn schedulers_replaced(world: &mut World) -> anyhow::Result<()> {
     world.populate(2, 3, 8).await?;
-    let producer = world.producer()?;
-    let load = tokio::spawn(async move { producer.enqueue_paced(RATE, LOAD, plain(100)).await });
+    let load = load(world, RATE, LOAD, plain(100))?;
     for at in [0, 1, 0, 1] {
         sleep(moment(world, Duration::from_secs(1))).await;
         world.fault("SIGTERM of a scheduler");
